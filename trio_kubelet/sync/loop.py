@@ -39,6 +39,7 @@ from trio_kubelet.sync.admission import (
     PREEMPTING,
     PREEMPTION_MESSAGE,
     TOO_MANY_CONTAINERS,
+    WAITING_FOR_ENDING_PODS,
     WAITING_FOR_PREEMPTED_PODS,
     AdmissionResult,
     Preemption,
@@ -48,6 +49,7 @@ from trio_kubelet.sync.admission import (
 )
 from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.monitor import LoopMonitor, logged_if_slow
+from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.preemptions import Fits, Preemptions, longest_wait_seconds
 from trio_kubelet.sync.resizing import ADDED, PERIODIC, REMOVED, TERMINATED, UPDATED, Resizing
@@ -109,7 +111,7 @@ class SyncLoop:
     _unfinished_ending: Callable[[str], Ending | None] = lambda _uid: None
     _silent_sources: set[Source] = field(init=False)
     _preemptions: Preemptions = field(init=False)
-    _waits_for_victims: BackgroundTasks = field(init=False, factory=BackgroundTasks)
+    _waits_for_ends: BackgroundTasks = field(init=False, factory=BackgroundTasks)
     _resizes_decided_at: float = field(init=False, default=0.0)
 
     def __attrs_post_init__(self) -> None:
@@ -128,7 +130,7 @@ class SyncLoop:
             nursery.start_soon(self._consume, "pleg", self._pleg, self.on_runtime_change)
             nursery.start_soon(self._consume, "probes", self._probes, self.on_verdict)
             nursery.start_soon(self._housekeeping)
-            nursery.start_soon(self._waits_for_victims.run)
+            nursery.start_soon(self._waits_for_ends.run)
             if self._undecided is not None:
                 nursery.start_soon(self._undecided.run, self._decide)
             task_status.started()
@@ -160,11 +162,13 @@ class SyncLoop:
             except Exception:
                 log.exception("housekeeping failed")
 
-    async def _wait_for_victim(self, pod: Pod, stopped: trio.Event, longest_seconds: float) -> None:
-        """Wait until a preempted pod has stopped; record an event if it takes too long."""
-        with trio.move_on_after(longest_seconds):
+    async def _wait_for_end(
+        self, pod: Pod, stopped: trio.Event, ending: Ending, *, is_preempted: bool
+    ) -> None:
+        """Wait until a pod that leaves has stopped; record an event if a victim takes too long."""
+        with trio.move_on_after(longest_wait_seconds(pod, ending)):
             await stopped.wait()
-        if not stopped.is_set():
+        if is_preempted and not stopped.is_set():
             self._recorder.pod(pod, EventType.WARNING, EXCEEDED_GRACE_PERIOD, NOT_KILLED_IN_TIME)
         self._preemptions.stopped(pod.metadata.uid)
         self._start_fitting()
@@ -295,6 +299,9 @@ class SyncLoop:
         others = [other for other in self._active() if other.metadata.uid != pod.metadata.uid]
         given = self._allocations.allocated(pod)
         result = self._admit(given, self._preemptions.staying(others))
+        reason = WAITING_FOR_PREEMPTED_PODS
+        if isinstance(result, Rejection) and self._fits_after_ends(given, others):
+            result, reason = None, WAITING_FOR_ENDING_PODS
         if isinstance(result, Rejection):
             self._tasks.start(pod, stored.incarnation)
             self._reject(pod, result)
@@ -305,9 +312,34 @@ class SyncLoop:
             self._preempt(pod, result)
         fits = self._preemptions.wait(given, others)
         if fits is not None:
-            message = f"Waiting for preempted pods to stop: {self._preemptions.waited_for()}"
-            self._recorder.pod(pod, EventType.WARNING, WAITING_FOR_PREEMPTED_PODS, message)
+            kind = "preempted" if reason == WAITING_FOR_PREEMPTED_PODS else "ending"
+            message = f"Waiting for {kind} pods to stop: {self._preemptions.waited_for()}"
+            self._recorder.pod(pod, EventType.WARNING, reason, message)
         self._tasks.start(pod, stored.incarnation, after=fits)
+
+    def _fits_after_ends(self, pod: Pod, others: Iterable[Pod]) -> bool:
+        """True if a pod may run once those that are ending have stopped; then these leave."""
+        staying = self._preemptions.staying(others)
+        ending = {
+            task.pod.metadata.uid: (task, known)
+            for task in map(self._current_task, staying)
+            if task is not None and (known := task.known_ending) is not None
+        }
+        remaining = [each for each in staying if each.metadata.uid not in ending]
+        if not ending or self._admit(pod, remaining) is not None:
+            return False
+        for each in staying:
+            if each.metadata.uid in ending:
+                task, known = ending[each.metadata.uid]
+                wait = partial(self._wait_for_end, each, task.stopped, known, is_preempted=False)
+                self._preemptions.leave(each)
+                self._waits_for_ends.start(wait)
+        return True
+
+    def _current_task(self, pod: Pod) -> PodTask | None:
+        """The task of a pod; None while one of a former incarnation has its UID still."""
+        stored, task = self._store.get(pod.metadata.uid), self._tasks.get(pod.metadata.uid)
+        return task if stored is not None and self._is_current(stored) else None
 
     def _active(self) -> Iterator[Pod]:
         """The pods that hold resources, by what the sources say, with what they hold."""
@@ -340,10 +372,11 @@ class SyncLoop:
                 message=PREEMPTION_MESSAGE,
                 disruption=DISRUPTED,
             )
-            self._preemptions.preempt(victim)
+            self._preemptions.leave(victim)
             stopped = trio.Event()
-            longest = longest_wait_seconds(victim, ending)
-            self._waits_for_victims.start(partial(self._wait_for_victim, victim, stopped, longest))
+            self._waits_for_ends.start(
+                partial(self._wait_for_end, victim, stopped, ending, is_preempted=True)
+            )
             self.end(victim.metadata.uid, ending, stopped)
 
     def _on_resize_decided(self, pod: Pod) -> None:

@@ -189,14 +189,17 @@ class PodTask:
         """The state of the incarnation."""
         return self._walk.state
 
+    @property
+    def known_ending(self) -> Ending | None:
+        """The ending of the pod, as far as anybody has asked for one; None if it is to run."""
+        return merge_endings(self.ending, self._pending.ending if self._pending else None)
+
     def put(self, request: PodRequest) -> None:
         """Ask for something. Returns at once; never fails, whatever state the pod is in."""
         if POD.is_terminal(self.state):
             _answer(request.waiters)
             return
-        waiting = self._pending.ending if self._pending else None
-        known = merge_endings(self.ending, waiting)
-        if cuts_work_short(self.state, known, request.ending):
+        if cuts_work_short(self.state, self.known_ending, request.ending):
             self._work.cancel()
         self._pending = merge(self._pending, request)
         self._wake.set()

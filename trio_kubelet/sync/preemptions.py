@@ -1,9 +1,10 @@
-"""Preemption at work: pods that end for others, and pods that wait for their resources.
+"""Pods that leave, preempted or ending anyway, and pods that wait for their resources.
 
 An admitted pod holds its resources from its admission on, whether it runs or waits; admission no
-longer counts preempted pods. So all admitted pods fit once the preempted ones have stopped. Until
-then a pod starts as soon as it fits beside what still runs: only a pod that needs the resources of
-one that is ending waits for that end.
+longer counts pods that leave: preempted ones, and those that end where another fits only without
+them. So all admitted pods fit once these have stopped. Until then a pod starts as soon as it fits
+beside what still runs: only a pod that needs the resources of one that is ending waits for that
+end.
 
 Plain methods that decide; the sync loop is the owner and acts.
 """
@@ -39,7 +40,7 @@ class _Waiting:
 
 
 class Preemptions:
-    """The preempted pods and the pods that wait, by their UIDs."""
+    """The pods that leave and the pods that wait, by their UIDs."""
 
     def __init__(self, fits: Fits) -> None:
         self._fits = fits
@@ -48,15 +49,15 @@ class Preemptions:
         self._waiting: dict[str, _Waiting] = {}
 
     def staying(self, active: Iterable[Pod]) -> list[Pod]:
-        """The pods that hold resources and are not preempted."""
+        """The pods that hold resources and do not leave."""
         return [pod for pod in active if pod.metadata.uid not in self._leaving]
 
-    def preempt(self, victim: Pod) -> None:
-        """A pod is preempted. One that still waits to start has nothing to free."""
-        uid = victim.metadata.uid
+    def leave(self, pod: Pod) -> None:
+        """A pod leaves. One that still waits to start has nothing to free."""
+        uid = pod.metadata.uid
         self._leaving.add(uid)
         if self._waiting.pop(uid, None) is None:
-            self._still_running[uid] = victim
+            self._still_running[uid] = pod
 
     def stopped(self, uid: str) -> None:
         """Nothing of a pod runs any more, or it is waited for no longer."""
@@ -93,7 +94,7 @@ class Preemptions:
                 waiting.fits.set()
 
     def waited_for(self) -> str:
-        """The preempted pods that still run, as an event names them."""
+        """The pods that leave and still run, as an event names them."""
         names = [p.metadata.key for p in self._still_running.values()]
         more = len(names) - NAMED_PODS
         return ", ".join(names[:NAMED_PODS]) + (f" and {more} more" if more > 0 else "")
@@ -105,7 +106,7 @@ class Preemptions:
 
 
 def longest_wait_seconds(victim: Pod, ending: Ending) -> float:
-    """After how long nobody waits for a preempted pod any longer."""
+    """After how long nobody waits for a pod that leaves any longer."""
     whole = with_grace(
         ending,
         deletion_grace_seconds=victim.metadata.deletion_grace_period_seconds,

@@ -259,9 +259,9 @@ async def test_a_victim_that_comes_back_holds_its_resources_again(
 
 def test_a_victim_that_waits_itself_is_waited_for_by_nobody() -> None:
     preemptions = Preemptions(ADMISSION.fits)
-    preemptions.preempt(HUMBLE)
+    preemptions.leave(HUMBLE)
     assert preemptions.wait(CRITICAL_POD, [HUMBLE]) is not None
-    preemptions.preempt(CRITICAL_POD)
+    preemptions.leave(CRITICAL_POD)
     assert preemptions.waited_for() == "ns/humble"
 
 
@@ -273,7 +273,7 @@ def test_the_wait_for_a_preempted_pod_grows_with_its_grace_period(grace: int, wa
 def test_of_many_preempted_pods_an_event_names_some() -> None:
     preemptions = Preemptions(lambda _pod, _others: False)
     for number in range(7):
-        preemptions.preempt(make_pod(f"p{number}"))
+        preemptions.leave(make_pod(f"p{number}"))
     assert preemptions.waited_for() == "ns/p0, ns/p1, ns/p2, ns/p3, ns/p4 and 2 more"
 
 
@@ -325,7 +325,7 @@ class _Node:
         if isinstance(verdict, Preemption):
             for victim in verdict.victims:
                 uid = victim.metadata.uid
-                self.preemptions.preempt(victim)
+                self.preemptions.leave(victim)
                 if uid in self.waiting:
                     del self.waiting[uid], self.admitted[uid]
                     self.preemptions.finished(uid)
@@ -362,3 +362,54 @@ class _Node:
     def check(self) -> None:
         for resource, limit in {"cpu": 2000, "pods": 3}.items():
             assert sum(request(pod, resource) for pod in self.running()) <= limit
+
+
+async def test_a_pod_waits_for_what_one_that_ends_still_holds_and_is_not_rejected(
+    autojump_clock: MockClock,
+) -> None:
+    old, new = asking("old", "1500m"), asking("new", "1500m")
+    large = asking("large", "1900m")
+    async with running(admission=ADMISSION, stop_seconds={"old": 20}) as at:
+        await at.say(PodOperation.ADD, old)
+        await at.say(PodOperation.DELETE, old)
+        await at.say(PodOperation.ADD, new, asking("small", "400m"))
+        await at.say(PodOperation.ADD, large)
+        await trio.sleep(10)
+        heard = at.heard()
+        assert "sync small i" in heard
+        assert "sync new i" not in heard
+        assert "stop new Rejected" not in heard
+        assert "stop large Rejected" in heard
+        assert [e.cause for e in at.journal.entries("ns/new") if e.event.startswith("Waiting")] == [
+            "Waiting for ending pods to stop: ns/old"
+        ]
+        await trio.sleep(15)
+        assert "sync new i" in at.heard()
+
+
+async def test_no_pod_waits_for_one_that_hangs_longer_than_its_grace_lets_expect(
+    autojump_clock: MockClock,
+) -> None:
+    old, new = asking("old", "1500m", grace=100), asking("new", "1500m")
+    async with running(admission=ADMISSION, stop_seconds={"old": 3600}) as at:
+        await at.say(PodOperation.ADD, old)
+        await at.say(PodOperation.DELETE, old)
+        await at.say(PodOperation.ADD, new)
+        await trio.sleep(140)
+        assert "sync new i" not in at.heard()
+        await trio.sleep(20)
+        assert "sync new i" in at.heard()
+        assert told(at, "old") == []
+
+
+async def test_a_pod_that_comes_back_under_its_uid_gives_nothing_up(
+    autojump_clock: MockClock,
+) -> None:
+    old = asking("old", "1500m")
+    async with running(admission=ADMISSION, stop_seconds={"old": 20}) as at:
+        await at.say(PodOperation.ADD, old)
+        await at.say(PodOperation.REMOVE, old)
+        await at.say(PodOperation.ADD, old)
+        await at.say(PodOperation.ADD, asking("new", "1500m"))
+        await trio.sleep(5)
+        assert "stop new Rejected" in at.heard()

@@ -18,6 +18,7 @@ from trio_kubelet.sync.admission.preemption import (
     NOT_KILLED_IN_TIME,
     PREEMPTING,
     PREEMPTION_MESSAGE,
+    WAITING_FOR_ENDING_PODS,
     WAITING_FOR_PREEMPTED_PODS,
 )
 
@@ -28,6 +29,7 @@ __all__ = [
     "PREEMPTING",
     "PREEMPTION_MESSAGE",
     "TOO_MANY_CONTAINERS",
+    "WAITING_FOR_ENDING_PODS",
     "WAITING_FOR_PREEMPTED_PODS",
     "Admission",
     "AdmissionResult",

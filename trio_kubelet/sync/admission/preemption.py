@@ -22,6 +22,9 @@ PREEMPTION_MESSAGE = "Preempted in order to admit critical pod"
 DISRUPTED = "Pod was preempted by Kubelet to accommodate a critical pod."
 """The message of the victims' condition DisruptionTarget."""
 
+WAITING_FOR_ENDING_PODS = "WaitingForEndingPods"
+"""The reason of the event of a pod that fits once others, which end anyway, are gone."""
+
 WAITING_FOR_PREEMPTED_PODS = "WaitingForPreemptedPods"
 """The reason of the event of a pod that waits until they are gone; none of the Go kubelet's."""
 
