@@ -48,7 +48,12 @@ class Pods:
             resync_seconds=configuration.sync_frequency.total_seconds(),
             cleaning=CleaningTurns(parts.activity.wait_idle),
         )
-        self._updates = PodUpdates(SourceMerge(parts.clock, parts.recorder))
+        merge = SourceMerge(
+            parts.clock,
+            parts.recorder,
+            pod_level_resources=parts.settings.gates["PodLevelResources"],
+        )
+        self._updates = PodUpdates(merge)
         self.watch_api = cluster.join(self.tasks, self._updates, pod_parts.recall)
         self.resizing = Resizing(
             resizes=parts.resizes,

@@ -155,7 +155,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "PodAndContainerStatsFromCRI": waiting("server", ALPHA),
     "PodCertificateRequest": waiting("volume plugins", BETA_OFF),
     "PodLevelResourceManagers": waiting("resource managers", ALPHA),
-    "PodLevelResources": always(BETA),
+    "PodLevelResources": BETA,
     "PodLifecycleSleepAction": always(GA),
     "PodLifecycleSleepActionAllowZero": always(GA),
     "PodLogsQuerySplitStreams": ALPHA,

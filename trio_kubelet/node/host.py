@@ -87,6 +87,11 @@ def host_problem(
             "unsupported and will be removed in a future release; set failCgroupV1: false in the "
             "configuration to run all the same"
         )
+    if cgroup_version == 1 and configuration.single_process_oom_kill is False:
+        return (
+            "singleProcessOOMKill must not be explicitly set to false when using cgroup v1, which "
+            "kills single processes; leave it out of the configuration"
+        )
     if swap_areas and configuration.fail_swap_on:
         return (
             "running with swap on is not supported, please disable swap or set --fail-swap-on "

@@ -61,10 +61,15 @@ class PodUpdate:
 
 @define(eq=False)
 class SourceMerge:
-    """The last word of every source; owned by the task that feeds the config channel."""
+    """The last word of every source; owned by the task that feeds the config channel.
+
+    Without `pod_level_resources` (gate PodLevelResources) pods have no resources as a whole,
+    whatever their specs say.
+    """
 
     _clock: Clock
     _events: EventRecorder
+    _pod_level_resources: bool = field(default=True, kw_only=True)
     _pods: dict[Source, dict[str, Pod]] = field(init=False, factory=dict)
 
     def apply(self, source: Source, pods: Iterable[Pod]) -> list[PodUpdate]:
@@ -122,6 +127,8 @@ class SourceMerge:
         self, source: Source, known: Pod | None, found: Pod
     ) -> tuple[Pod, PodOperation | None]:
         """The pod with the annotations of its source, and what has happened to it."""
+        if not self._pod_level_resources and found.spec.resources is not None:
+            found = evolve(found, spec=evolve(found.spec, resources=None))
         seen = "" if known is None else known.metadata.annotations.get(CONFIG_SEEN, "")
         pod = _annotated(found, source, seen or rfc3339_nanoseconds(self._clock.now_ns()))
         return pod, PodOperation.ADD if known is None else _difference(known, pod)

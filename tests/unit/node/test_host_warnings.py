@@ -40,6 +40,8 @@ def test_a_host_is_warned_of(
 
 V1_ALLOWED = KubeletConfiguration(fail_cgroup_v1=False)
 SWAP_ALLOWED = KubeletConfiguration(fail_swap_on=False)
+WHOLE = KubeletConfiguration(fail_cgroup_v1=False, single_process_oom_kill=False)
+SINGLE = KubeletConfiguration(fail_cgroup_v1=False, single_process_oom_kill=True)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,9 @@ SWAP_ALLOWED = KubeletConfiguration(fail_swap_on=False)
         (KubeletConfiguration(), 2, (), ""),
         (KubeletConfiguration(), 1, (), "set failCgroupV1: false"),
         (V1_ALLOWED, 1, (), ""),
+        (WHOLE, 1, (), "singleProcessOOMKill must not be explicitly set to false"),
+        (WHOLE, 2, (), ""),
+        (SINGLE, 1, (), ""),
         (V1_ALLOWED, 1, ("/dev/sda2",), "/proc/swaps contained: /dev/sda2"),
         (KubeletConfiguration(), 2, ("/dev/sda2", "/swap"), "contained: /dev/sda2, /swap"),
         (SWAP_ALLOWED, 2, ("/dev/sda2",), ""),

@@ -5,7 +5,16 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, PodStatus, Time
+from trio_kubelet.k8s import (
+    Container,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Quantity,
+    ResourceRequirements,
+    Time,
+)
 from trio_kubelet.sources import PodOperation, PodUpdate, Source, SourceMerge
 from trio_kubelet.telemetry import EventRecorder, Journal
 from trio_kubelet.telemetry.events import RecordedEvent
@@ -224,3 +233,16 @@ def test_whoever_follows_the_updates_has_what_the_source_said_last(
                 else:
                     followed[uid] = each
         assert {u: p.spec for u, p in followed.items()} == {p.metadata.uid: p.spec for p in said}
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_pods_have_resources_as_a_whole_while_the_gate_is_on(clock: Clock, gate: bool) -> None:
+    recorder = EventRecorder(Journal(clock), "node")
+    merge = SourceMerge(clock, recorder, pod_level_resources=gate)
+    resources = ResourceRequirements(limits={"cpu": Quantity(1)})
+    asking = pod("a", resources=resources)
+    (update,) = merge.apply(Source.FILE, [asking])
+    assert update.pods[0].spec.resources == (resources if gate else None)
+    assert merge.apply(Source.FILE, [asking]) == []
+    (change,) = merge.change(Source.FILE, evolve(asking, spec=evolve(asking.spec, hostname="x")))
+    assert change.pods[0].spec.resources == (resources if gate else None)
