@@ -15,6 +15,7 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.power import Power
 from tests.simulation.record import Record
 from tests.simulation.world import ROUNDS, Machine, World
+from tests.turns import making_test_data
 
 
 @frozen(kw_only=True)
@@ -47,8 +48,8 @@ async def _live(seed: int, rounds: int, root: Path) -> Report:
     power = Power(root / "kubelet", random.Random(seed + 4))
     with disk.mounted(), power.watched():
         async with trio.open_nursery() as nursery:
-            machine = Machine(root, disk, power)
-            world = World(seed, machine, invariants, nursery)
+            with making_test_data():
+                world = World(seed, Machine(root, disk, power), invariants, nursery)
             await world.live(rounds)
             nursery.cancel_scope.cancel()
     return Report(

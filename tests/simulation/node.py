@@ -21,6 +21,7 @@ from tests.apiserver.server import URL, ApiServer
 from tests.simulation.health import COMMAND, ask_container
 from tests.simulation.transport import RuntimeTransport
 from tests.trio_clock import TrioClock
+from tests.turns import making_test_data
 from trio_kubelet.agent.cluster import Cluster, Standalone
 from trio_kubelet.agent.pod_parts import PodParts
 from trio_kubelet.agent.pods import Pods
@@ -219,10 +220,12 @@ class Node:
         )
         self._api_transport = ApiTransport(self.api)
         ask = ask_container(self.runtime.containers.get, self._watcher.on_probe, NODE_IP)
-        host = hollow_host(self._runtime_transport, self._machine, self.read_hosts, ask)
-        self.agent = SimulatedAgent(
-            self._settings(), self.clock, host, self._api_transport, self._on_status
-        )
+        # A real agent is made before its event loop serves anybody.
+        with making_test_data():
+            host = hollow_host(self._runtime_transport, self._machine, self.read_hosts, ask)
+            self.agent = SimulatedAgent(
+                self._settings(), self.clock, host, self._api_transport, self._on_status
+            )
         return self.agent
 
     def kill_agent(self) -> None:

@@ -7,7 +7,7 @@ must have settled.
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,10 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.node import NODE, Node, WallClock
 from tests.simulation.owners import MOST_PODS, Owners
 from tests.simulation.power import Power
+from tests.simulation.record import Record
 from tests.simulation.shapes import PRIVATE_IMAGES, REGISTRY, UNREACHABLE
 from tests.simulation.shared import PASSWORD, USER
+from tests.turns import making_test_data
 from trio_kubelet.hollow import HollowOptions, HollowRegistry, HollowRuntime, Latencies, RemoteImage
 from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import NODES, PODS
@@ -169,7 +171,8 @@ class World:
 
     async def live(self, rounds: int) -> None:
         """Live through a number of rounds of faults, each with a quiet phase after it."""
-        self._owners.begin()
+        with making_test_data():
+            self._owners.begin()
         self._node.start_agent()
         for _ in range(rounds):
             seconds = self._chance.uniform(SHORTEST_ROUND_SECONDS, LONGEST_ROUND_SECONDS)
@@ -208,17 +211,18 @@ class World:
         self._record.note("QUIET")
         await trio.sleep(CLEAN_UP_SECONDS)
         if not self._record.loses_events:
-            for problem in leftovers(self._node, self._record):
-                self._invariants.violated("not cleaned up:", problem)
+            self._look_for("not cleaned up:", leftovers)
         with trio.move_on_after(QUIET_SECONDS - CLEAN_UP_SECONDS):
             while True:
                 await trio.sleep(GLANCE_SECONDS)
-                for problem in bad_tokens(self._node, self._record):
-                    self._invariants.violated("not renewed:", problem)
-                for problem in untold_events(self._node, self._record):
-                    self._invariants.violated("not told:", problem)
-        for problem in unsettled(self._node, self._record):
-            self._invariants.violated("not settled:", problem)
+                self._look_for("not renewed:", bad_tokens)
+                self._look_for("not told:", untold_events)
+        self._look_for("not settled:", unsettled)
+
+    def _look_for(self, kind: str, problems: Callable[[Node, Record], Iterable[str]]) -> None:
+        with making_test_data():
+            for problem in problems(self._node, self._record):
+                self._invariants.violated(kind, problem)
 
     # What breaks
 
@@ -393,7 +397,8 @@ class World:
 
     async def _without_power(self) -> None:
         await self._node.agent_ended()
-        self._power.come_back()
+        with making_test_data():
+            self._power.come_back()
         await self._start_agent_later()
 
     def _lose_power_in_a_write(self) -> None:
