@@ -200,7 +200,8 @@ def test_memory_qos_throttles_below_the_limit_and_protects_by_tier() -> None:
     assert resources(GUARANTEED, tiered).unified == {**plain, "memory.min": str(GI)}
     open_ended = resources(container("memory=2Gi"), node).unified["memory.high"]
     assert open_ended == str(int(2 * GI + 0.9 * 4 * GI) // 4096 * 4096)
-    assert resources(NOT_SET, tiered).unified == plain
+    all_of_it = {"memory.high": str(int(0.9 * 6 * GI) // 4096 * 4096)}
+    assert resources(NOT_SET, tiered).unified == {**plain, **all_of_it}
 
 
 def test_a_sandbox_has_the_sums_without_the_overhead() -> None:

@@ -154,14 +154,17 @@ def _swap_limit_bytes(container: Container, node: NodeFacts) -> int:
 
 
 def _memory_qos(pod: Pod, container: Container, node: NodeFacts) -> dict[str, str]:
-    """KEP-2570: throttle before the limit is reached; protect what was asked for."""
+    """KEP-2570: throttle before the limit is reached; protect what was asked for.
+
+    A container without a limit is throttled before it has all that pods may have.
+    """
     unified = {}
     request, qos = _memory_request(container), qos_class(pod)
     if request and node.configuration.memory_reservation_policy == _TIERED_RESERVATION:
         file = "memory.min" if qos is PodQOSClass.GUARANTEED else "memory.low"
         unified[file] = str(request)
     limit = _limits(container).get("memory", _NOTHING).value
-    if request == limit:
+    if request == limit and request:
         return unified
     ceiling = limit or node.allocatable().get("memory", _NOTHING).value
     factor = node.configuration.memory_throttling_factor or DEFAULT_THROTTLING_FACTOR
