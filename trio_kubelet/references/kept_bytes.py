@@ -2,6 +2,8 @@
 
 An object of 600 kB with 50,000 keys takes nine megabytes once it is read, and the pods of one
 namespace may refer to thousands of objects. Beyond its share a namespace gets no more of them.
+To read one takes up to five milliseconds a megabyte, so what they may change in a time is bounded
+too.
 """
 
 from collections import Counter
@@ -35,10 +37,40 @@ class KeptBytes:
         self._of_object[key] = size = memory_bytes(found)
         self._of_namespace[key[0]] += size
 
+    def of(self, key: Key) -> int:
+        """The bytes of an object; 0 if it is not kept."""
+        return self._of_object.get(key, 0)
+
     def forget(self, key: Key) -> None:
         """The object is not kept any more, if it was."""
         self._of_namespace[key[0]] -= self._of_object.pop(key, 0)
         self._of_namespace += Counter()  # without namespaces that have none
+
+
+CHANGED_BYTES_PER_SECOND = 8 << 20
+CHANGED_BYTES_AT_ONCE = 128 << 20
+LEAST_CHANGE_BYTES = 64 << 10
+"""The memory of versions of objects that are followed; a small version counts as so many."""
+
+
+class ChangeRates:
+    """What the objects of each namespace may still change: a bucket of bytes for each."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, tuple[float, float]] = {}
+        """The bytes that were left, and when, by namespace."""
+
+    def take(self, namespace: str, size: int, now: float) -> bool:
+        """Count a version of this size; False if it is more than the namespace has left."""
+        left, at = self._left.get(namespace, (CHANGED_BYTES_AT_ONCE, now))
+        left = min(CHANGED_BYTES_AT_ONCE, left + (now - at) * CHANGED_BYTES_PER_SECOND)
+        left -= max(size, LEAST_CHANGE_BYTES)
+        self._left[namespace] = max(0.0, left), now
+        return left >= 0
+
+    def forget(self, namespace: str) -> None:
+        """Nothing of the namespace is followed any more."""
+        self._left.pop(namespace, None)
 
 
 def memory_bytes(found: ConfigMap | Secret) -> int:

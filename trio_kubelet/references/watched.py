@@ -5,7 +5,8 @@ that object: the Node authorizer allows no more, and nothing else is of interest
 told when its content changes. An immutable object is not followed any more once it was seen.
 What nearly every pod uses is followed on for a while after the last one: pods of a job come one
 after another, and each would ask for it, and open a watch, anew. What a namespace has no room for
-is neither kept nor followed; there may be room later.
+is neither kept nor followed; there may be room later. What changes too often is not followed for
+a minute.
 """
 
 from collections import Counter
@@ -29,7 +30,7 @@ from trio_kubelet.k8s.client import (
 )
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.references.cached import ANSWER_SECONDS, LAG_SECONDS, RETRY, is_lag
-from trio_kubelet.references.kept_bytes import KeptBytes, no_room
+from trio_kubelet.references.kept_bytes import ChangeRates, KeptBytes, no_room
 from trio_kubelet.references.object_references import (
     Key,
     ObjectError,
@@ -79,6 +80,7 @@ class WatchedObjects(Generic[T]):
     """Their number by namespace."""
 
     _kept: KeptBytes = field(init=False, factory=KeptBytes)
+    _rates: ChangeRates = field(init=False, factory=ChangeRates)
     _tasks: BackgroundTasks = field(init=False, factory=BackgroundTasks)
 
     @property
@@ -179,7 +181,7 @@ class WatchedObjects(Generic[T]):
             await trio.sleep(stretched(ASK_AGAIN_SECONDS, RETRY.jitter))
 
     async def _watch(self, entry: "_Entry[T]") -> None:
-        """Follow an object until there is no room for it any more."""
+        """Follow an object until there is no room for it any more, or it changes too often."""
         namespace, name = entry.key
         self._watches[namespace] += 1
         try:
@@ -190,6 +192,8 @@ class WatchedObjects(Generic[T]):
         finally:
             self._watches[namespace] -= 1
             self._watches += Counter()  # without namespaces that have none
+            if namespace not in self._watches:
+                self._rates.forget(namespace)
 
     def _may_watch(self, namespace: str) -> bool:
         return (
@@ -245,6 +249,17 @@ class WatchedObjects(Generic[T]):
         if is_news:
             self._tell(entry)
 
+    def count_change(self, entry: "_Entry[T]") -> None:
+        """A watch has shown a version of an object; end it if there are too many."""
+        namespace, _ = entry.key
+        if not self._rates.take(namespace, self._kept.of(entry.key), trio.current_time()):
+            log.info(
+                "object changes too often, asking for it each minute",
+                kind=self._kind.kind,
+                object="/".join(entry.key),
+            )
+            entry.watch.cancel()
+
     def _refuse(self, entry: "_Entry[T]") -> None:
         """Keep nothing of an object, and follow it no more, until there may be room again."""
         is_news = entry.object is not None
@@ -292,6 +307,7 @@ class _FollowedObject(Generic[T]):
         if isinstance(event, ObjectChanged):
             self._is_there = True
             self._objects.store(self._entry, event.object)
+            self._objects.count_change(self._entry)
             if event.object.immutable:
                 self._entry.scope.cancel()
         elif isinstance(event, ObjectRemoved):

@@ -15,7 +15,11 @@ from trio_kubelet.k8s import ConfigMap
 from trio_kubelet.k8s.client import reflect
 from trio_kubelet.k8s.kinds import CONFIG_MAPS
 from trio_kubelet.references import ObjectError, ObjectNotFoundError, watched
-from trio_kubelet.references.kept_bytes import MOST_BYTES_OF_NAMESPACE, KeptBytes
+from trio_kubelet.references.kept_bytes import (
+    CHANGED_BYTES_AT_ONCE,
+    MOST_BYTES_OF_NAMESPACE,
+    KeptBytes,
+)
 
 
 async def data_of(cluster: Cluster, name: str) -> dict[str, str]:
@@ -383,6 +387,36 @@ async def test_objects_beyond_what_a_namespace_may_keep_are_refused(
         cluster.put_map("c", text=LARGE, more="y")
         await trio.sleep(300)
         assert (cluster.asked("get"), cluster.watched()) == (2, 2)
+
+
+async def test_an_object_that_changes_too_often_is_asked_for_each_minute(
+    autojump_clock: MockClock,
+) -> None:
+    changes = 2 * CHANGED_BYTES_AT_ONCE // len(LARGE)
+    async with open_cluster() as cluster:
+        for name in ("busy", "quiet"):
+            cluster.put_map(name, text=LARGE)
+            cluster.references.register(pod_with(f"u-{name}", config_map=name))
+        await wait_all_tasks_blocked()
+        for number in range(changes):
+            cluster.put_map("busy", text=LARGE, number=str(number))
+            await wait_all_tasks_blocked()
+        assert cluster.watched() == 1
+        assert (await data_of(cluster, "busy"))["number"] < str(changes - 1)
+        await trio.sleep(91)
+        assert (await data_of(cluster, "busy"))["number"] == str(changes - 1)
+        assert cluster.watched() == 2
+
+
+async def test_objects_that_change_each_second_are_followed(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_map("small", number="")
+        cluster.references.register(pod_with("u", config_map="small"))
+        await wait_all_tasks_blocked()
+        for number in range(3000):
+            cluster.put_map("small", number=str(number))
+            await trio.sleep(1)
+        assert cluster.watched() == 1
 
 
 async def test_a_refused_object_is_kept_once_there_is_room(autojump_clock: MockClock) -> None:
