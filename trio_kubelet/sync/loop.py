@@ -52,6 +52,7 @@ from trio_kubelet.sync.monitor import LoopMonitor, logged_if_slow
 from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.preemptions import Fits, Preemptions, longest_wait_seconds
+from trio_kubelet.sync.rejection_pace import RejectionPace
 from trio_kubelet.sync.resizing import ADDED, PERIODIC, REMOVED, TERMINATED, UPDATED, Resizing
 from trio_kubelet.sync.store import PodStore, StoredPod
 from trio_kubelet.sync.undecided import UndecidedPods
@@ -111,7 +112,8 @@ class SyncLoop:
     _unfinished_ending: Callable[[str], Ending | None] = lambda _uid: None
     _silent_sources: set[Source] = field(init=False)
     _preemptions: Preemptions = field(init=False)
-    _waits_for_ends: BackgroundTasks = field(init=False, factory=BackgroundTasks)
+    _rejection_pace: RejectionPace = field(init=False, factory=RejectionPace)
+    _waits: BackgroundTasks = field(init=False, factory=BackgroundTasks)
     _resizes_decided_at: float = field(init=False, default=0.0)
 
     def __attrs_post_init__(self) -> None:
@@ -130,7 +132,7 @@ class SyncLoop:
             nursery.start_soon(self._consume, "pleg", self._pleg, self.on_runtime_change)
             nursery.start_soon(self._consume, "probes", self._probes, self.on_verdict)
             nursery.start_soon(self._housekeeping)
-            nursery.start_soon(self._waits_for_ends.run)
+            nursery.start_soon(self._waits.run)
             if self._undecided is not None:
                 nursery.start_soon(self._undecided.run, self._decide)
             task_status.started()
@@ -303,8 +305,7 @@ class SyncLoop:
         if isinstance(result, Rejection) and self._fits_after_ends(given, others):
             result, reason = None, WAITING_FOR_ENDING_PODS
         if isinstance(result, Rejection):
-            self._tasks.start(pod, stored.incarnation)
-            self._reject(pod, result)
+            self._reject(stored, result)
             return
         self._allocations.allocate(pod)
         self._resizing.ask(pod)
@@ -333,7 +334,7 @@ class SyncLoop:
                 task, known = ending[each.metadata.uid]
                 wait = partial(self._wait_for_end, each, task.stopped, known, is_preempted=False)
                 self._preemptions.leave(each)
-                self._waits_for_ends.start(wait)
+                self._waits.start(wait)
         return True
 
     def _current_task(self, pod: Pod) -> PodTask | None:
@@ -351,9 +352,30 @@ class SyncLoop:
         except Exception:
             log.exception("start of waiting pods failed")
 
-    def _reject(self, pod: Pod, rejection: Rejection) -> None:
-        self._recorder.pod(pod, EventType.WARNING, rejection.reason, rejection.message)
+    def _reject(self, stored: StoredPod, rejection: Rejection) -> None:
+        """Let a pod fail. It holds nothing from now on, however late that is told."""
+        pod = stored.pod
         self._store.reject(pod.metadata.uid)
+        seconds = 0.0
+        if rejection.for_pressure:
+            seconds = self._rejection_pace.seconds(pod, trio.current_time())
+        if not seconds:
+            self._tasks.start(pod, stored.incarnation)
+            self._tell_rejection(pod, rejection)
+            return
+        self._tasks.start(pod, stored.incarnation, after=trio.Event())
+        self._waits.start(partial(self._reject_later, stored, rejection, seconds))
+
+    async def _reject_later(self, stored: StoredPod, rejection: Rejection, seconds: float) -> None:
+        """Tell of a rejection after a while, if the pod is still there and was not ended."""
+        await trio.sleep(seconds)
+        task = self._tasks.get(stored.pod.metadata.uid)
+        if task is None or task.incarnation != stored.incarnation or task.known_ending is not None:
+            return
+        self._tell_rejection(stored.pod, rejection)
+
+    def _tell_rejection(self, pod: Pod, rejection: Rejection) -> None:
+        self._recorder.pod(pod, EventType.WARNING, rejection.reason, rejection.message)
         ending = Ending(
             causes=(PodEvent.REJECTED,),
             reason=rejection.reason,
@@ -374,7 +396,7 @@ class SyncLoop:
             )
             self._preemptions.leave(victim)
             stopped = trio.Event()
-            self._waits_for_ends.start(
+            self._waits.start(
                 partial(self._wait_for_end, victim, stopped, ending, is_preempted=True)
             )
             self.end(victim.metadata.uid, ending, stopped)

@@ -9,10 +9,14 @@ from trio_kubelet.k8s import Pod
 
 @frozen(kw_only=True)
 class Rejection:
-    """Why a pod is not admitted, in the words of its event."""
+    """Why a pod is not admitted, in the words of its event.
+
+    `for_pressure`: another pod like it would be rejected as well, until the node has room again.
+    """
 
     reason: str
     message: str
+    for_pressure: bool = False
 
 
 @frozen(kw_only=True)

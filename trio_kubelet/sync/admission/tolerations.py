@@ -79,7 +79,9 @@ def refused_under_pressure(pod: Pod, pressures: Pressures | None) -> Rejection |
         if untolerated(pod, (_MEMORY_TAINT,), effect=TaintEffect.NO_SCHEDULE) is None:
             return None
     listed = " ".join(conditions)
-    return Rejection(reason=EVICTED, message=f"The node had condition: [{listed}]. ")
+    return Rejection(
+        reason=EVICTED, message=f"The node had condition: [{listed}]. ", for_pressure=True
+    )
 
 
 def _conditions(pressures: Pressures | None) -> tuple[str, ...]:

@@ -48,7 +48,9 @@ NOT_SCHEDULED = tolerating("node.kubernetes.io/memory-pressure", effect="NoExecu
 def test_under_pressure_only_some_are_let_in(
     pod: Pod, pressures: Pressures | None, refused: str
 ) -> None:
-    wanted = Rejection(reason="Evicted", message=f"The node had condition: {refused}. ")
+    wanted = Rejection(
+        reason="Evicted", message=f"The node had condition: {refused}. ", for_pressure=True
+    )
     assert refused_under_pressure(pod, pressures) == (wanted if refused else None)
 
 
