@@ -143,7 +143,8 @@ def qos_cgroup_configs(
     burstable_milli = sum(
         _milli(pod_requests(pod), "cpu") for pod in pods if qos_class(pod) is PodQOSClass.BURSTABLE
     )
-    requests = memory_requests(pods)
+    keeps_apart = reserve is not None or protects_memory(configuration)
+    requests = memory_requests(pods if keeps_apart else ())
     limits = class_limits(requests, reserve) if reserve is not None else {}
     protections = class_protections(requests) if protects_memory(configuration) else {}
     unbounded = dict.fromkeys(hugepage_sizes, UNBOUNDED_HUGEPAGES_BYTES)

@@ -144,6 +144,12 @@ class Cgroups:
                 await self._slices.set_values(name, config)
             await self._in_thread(partial(self._tree.write, path, config))
 
+    def classes_depend_on(self, qos: PodQOSClass) -> bool:
+        """True if what pods of this class ask for changes values of the classes' cgroups."""
+        if qos is PodQOSClass.GUARANTEED:
+            return self._reserve is not None or protects_memory(self._configuration)
+        return qos is PodQOSClass.BURSTABLE
+
     async def update_qos(self, pods: Iterable[Pod]) -> None:
         """Let the QoS cgroups have what these active pods ask for; cheap if nothing changed.
 

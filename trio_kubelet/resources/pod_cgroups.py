@@ -8,7 +8,7 @@ import trio
 from attrs import frozen
 
 from trio_kubelet.errors import PreparationError
-from trio_kubelet.k8s import Pod, PodQOSClass
+from trio_kubelet.k8s import Pod
 from trio_kubelet.resources.cgroup_config import CgroupConfig
 from trio_kubelet.resources.cgroup_limits import lowered_memory_limit, raised_limits
 from trio_kubelet.resources.cgroups import CgroupBusy, Cgroups
@@ -43,8 +43,8 @@ class PodCgroups:
         """Make the pod's cgroup. Raises PreparationError."""
         try:
             await self._cgroups.ensure(pod)
-            asks = qos_class(pod) is not PodQOSClass.BEST_EFFORT
-            if asks and pod.metadata.uid not in self._counted:
+            counts = self._cgroups.classes_depend_on(qos_class(pod))
+            if counts and pod.metadata.uid not in self._counted:
                 await self._cgroups.update_qos(self._active())
                 self._counted.add(pod.metadata.uid)
         except (OSError, SystemdError) as error:
