@@ -1,4 +1,4 @@
-"""The errors of what cannot be got ready: the agent, or something that a pod needs."""
+"""The errors of what cannot be got ready: the agent, a pod's containers, or something they need."""
 
 from collections.abc import Iterable
 
@@ -28,3 +28,18 @@ def aggregated(errors: Iterable[str]) -> str:
     """Several errors as one text, as Kubernetes joins them: each once, `[one, another]`."""
     distinct = tuple(dict.fromkeys(errors))
     return distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"
+
+
+@frozen
+class ConfigError(Exception):
+    """A container or sandbox cannot be configured; it is tried again later.
+
+    `reason` and `message` are shown as the waiting state of the container; the event is
+    `Failed` with `Error: <message>`.
+    """
+
+    message: str
+    reason: str = "CreateContainerConfigError"
+
+    def __str__(self) -> str:
+        return self.message

@@ -33,8 +33,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.logs.journal import SystemdJournal
 from trio_kubelet.logs.system_logs import SystemLogs, system_log_routes
-from trio_kubelet.ports.node_endpoints import NodeEndpoints
-from trio_kubelet.ports.pod_endpoints import PodEndpoints
+from trio_kubelet.ports.endpoints import NodeEndpoints, PodEndpoints
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.cache import RuntimeCache

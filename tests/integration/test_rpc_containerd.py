@@ -19,9 +19,8 @@ from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.resources import CgroupTree
 from trio_kubelet.rpc import Channel, Code, RpcError, open_rpc_loop, present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.client import CONTAINERD_HEADERS, RuntimeClient
 from trio_kubelet.runtime.inspection import observed_container
-from trio_kubelet.runtime.lost_tasks import CONTAINERD_HEADERS
 from trio_kubelet.runtime.observed import ObservedState
 
 MIB = 2**20

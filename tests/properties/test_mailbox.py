@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from state_machines.pod_ending import Ending
 from tests.unit.state_machines.pod_endings import ENDINGS
 from trio_kubelet.k8s import ObjectMeta, Pod
-from trio_kubelet.sync.mailbox import PodRequest, merge
+from trio_kubelet.sync.pod_task import PodRequest, merge_requests
 
 
 class Somebody:
@@ -37,7 +37,7 @@ sequences = st.lists(requests, min_size=1, max_size=8)
 
 
 def merged(sequence: list[PodRequest]) -> PodRequest:
-    result: PodRequest | None = reduce(merge, sequence, None)
+    result: PodRequest | None = reduce(merge_requests, sequence, None)
     assert result is not None
     return result
 
@@ -80,4 +80,4 @@ def test_the_newest_spec_wins(sequence: list[PodRequest]) -> None:
 def test_it_does_not_matter_how_far_the_task_has_read(
     first: list[PodRequest], second: list[PodRequest]
 ) -> None:
-    assert merge(merged(first), merged(second)) == merged([*first, *second])
+    assert merge_requests(merged(first), merged(second)) == merged([*first, *second])

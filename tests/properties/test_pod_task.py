@@ -19,9 +19,9 @@ from tests.unit.sync.fake_syncer import FakeSyncer
 from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.pod_task import (
     Beginning,
+    PodRequest,
     PodTask,
     SharedByTasks,
     SyncResult,

@@ -28,7 +28,7 @@ from trio_kubelet.runtime.lifecycle.sandbox_creator import default_handler
 from trio_kubelet.sources import PodUpdates, Source, watch_api_pods
 from trio_kubelet.sources.mirrors import MirrorPods
 from trio_kubelet.status import StatusWriter
-from trio_kubelet.sync.mailbox import PodRequest
+from trio_kubelet.sync.pod_task import PodRequest
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.telemetry import EventType
 

@@ -37,8 +37,8 @@ from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.user_namespaces import IDS_PER_POD, PodIdRanges, ids_of_sandboxes
 from trio_kubelet.status import NodeIdentity, StatusReporter
 from trio_kubelet.sync.admission import Admission
+from trio_kubelet.sync.admission.node_match import refused_under_pressure
 from trio_kubelet.sync.admission.resize_fit import ResizeAdmission
-from trio_kubelet.sync.admission.tolerations import refused_under_pressure
 from trio_kubelet.sync.housekeeping import LeftoverSources
 from trio_kubelet.sync.pod_syncer import SyncDependencies
 from trio_kubelet.tasks.fair_limiter import FairLimiter

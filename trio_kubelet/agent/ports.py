@@ -9,9 +9,8 @@ from trio_kubelet.agent.monitoring import Monitoring
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.debugging.disk import DiskReport, disk_routes
 from trio_kubelet.eviction.report import EvictionReporter
+from trio_kubelet.ports.endpoints import NodeEndpoints, PodEndpoints
 from trio_kubelet.ports.listeners import Listeners
-from trio_kubelet.ports.node_endpoints import NodeEndpoints
-from trio_kubelet.ports.pod_endpoints import PodEndpoints
 from trio_kubelet.ports.secure_port import SecurePort
 from trio_kubelet.server import DEBUGGING_PATHS, Route, disabled_routes
 

@@ -18,7 +18,7 @@ from attrs import frozen
 
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.errors import StartError
+from trio_kubelet.errors import ConfigError, StartError
 from trio_kubelet.kernel.kernel_log import KERNEL_LOG
 from trio_kubelet.kernel.limits import raise_open_files_limit, set_oom_score
 from trio_kubelet.kernel.mountinfo import mount_points
@@ -35,7 +35,7 @@ from trio_kubelet.node.profile import (
 from trio_kubelet.probes import AskOverNetwork, NodeNetwork
 from trio_kubelet.resources import CgroupDriver, CgroupError, CgroupTree
 from trio_kubelet.rpc import Channel, Transport
-from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.client import CONTAINERD_HEADERS
 from trio_kubelet.runtime.config.dns import (
     CHECK_LIMITS_FOR_RESOLV_CONF,
     NodeDns,
@@ -43,7 +43,6 @@ from trio_kubelet.runtime.config.dns import (
     parse_resolv_conf,
     resolv_conf_complaint,
 )
-from trio_kubelet.runtime.lost_tasks import CONTAINERD_HEADERS
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.volumes.mount import keeps_out_of_swap, make_shared

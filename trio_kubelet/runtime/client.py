@@ -6,16 +6,20 @@ with a timeout; pulls, event streams and commands without a timeout have none an
 caller is cancelled. Lists without a filter decode only what changed (`rpc/wire.py`).
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+
+import structlog
 
 from trio_kubelet.rpc import Code, Head, ListReuse, RpcError, Transport, encode_ahead, is_present
 from trio_kubelet.rpc.field_cut import FieldCut
 from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub
+from trio_kubelet.rpc.stubs.containerd.services.tasks.v1 import DeleteTaskRequest, TasksStub
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.lost_tasks import delete_lost_task
 from trio_kubelet.tasks.fair_limiter import FairLimiter
+
+log = structlog.get_logger("runtime")
 
 CRI_VERSION = "v1"
 REQUEST_TIMEOUT_SECONDS = 120.0
@@ -32,11 +36,17 @@ _HEAD_OF_EVENT = Head(5, {4: Head(3)})
 """Without the statuses of the containers, and of the sandbox's only id and metadata."""
 
 
+CONTAINERD_HEADERS: Mapping[str, str] = {"containerd-namespace": "k8s.io"}
+"""The metadata of calls to containerd's own services: the namespace that has CRI's containers."""
+
+DELETE_SECONDS = 30.0
+
+
 class RuntimeClient:
     """Asks a container runtime; `images` is where its image service listens, if elsewhere.
 
-    `tasks` leads to containerd's own services, should the runtime be containerd: see
-    `lost_tasks.py`.
+    `tasks` leads to containerd's own services, should the runtime be containerd (see
+    `delete_lost_task`).
 
     Every method raises RpcError and nothing else. After DEADLINE_EXCEEDED, UNAVAILABLE, or when
     the caller was cancelled, it is unknown whether the runtime did what it was asked to do.
@@ -310,3 +320,27 @@ def _given(answer: str, what: str) -> str:
     if not answer:
         raise RpcError(Code.INTERNAL, f"the runtime answered without a {what}")
     return answer
+
+
+async def delete_lost_task(tasks: Transport, container_id: str) -> bool:
+    """Delete a task that containerd's CRI plugin has lost sight of; True if it is gone.
+
+    A task is what containerd calls a container's process. When the agent is killed while a
+    container starts, the call is cut off with it, and containerd may have made the task but not
+    written down that it did (seen on 1.6 and 2.1: "failed to get task pid: context canceled"). CRI
+    then shows a container that has exited and never ran, while the process waits to be let go. CRI
+    refuses to remove it, until containerd is started again, and has no call that ends it: pod,
+    folders and cgroup would stay. Deleting the task is safe: containerd refuses while a
+    container's own program runs in it. False then, and on other runtimes.
+    """
+    request = DeleteTaskRequest(container_id=container_id)
+    try:
+        await tasks.unary(TasksStub.delete, request, deadline_seconds=DELETE_SECONDS)
+    except RpcError as error:
+        if error.code is not Code.UNIMPLEMENTED:
+            log.warning(
+                "lost containerd task deletion failed", container=container_id, error=str(error)
+            )
+        return False
+    log.info("lost containerd task deleted", container=container_id)
+    return True

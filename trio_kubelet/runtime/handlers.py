@@ -9,6 +9,7 @@ than the one asked for is never the answer.
 import trio
 from attrs import frozen
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import (
     RUNTIME_CLASSES,
     NodeFeatures,
@@ -20,7 +21,6 @@ from trio_kubelet.k8s import (
 from trio_kubelet.k8s.client import Api, ListSynced, ObjectChanged, WatchEvent, reflect
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config.config_error import ConfigError
 
 
 @frozen(kw_only=True)

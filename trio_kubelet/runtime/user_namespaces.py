@@ -21,12 +21,12 @@ import structlog
 import trio
 from attrs import frozen
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import Pod
 from trio_kubelet.kernel.whole_files import sync_folder, write_whole
 from trio_kubelet.rpc import RpcError, unless_gone
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.names import POD_UID_LABEL, pod_directory
 from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE, IdMapping
 from trio_kubelet.runtime.handlers import RuntimeFeatures

@@ -47,9 +47,8 @@ from trio_kubelet.sync.admission import (
     was_admitted,
     with_ephemeral_containers_that_fit,
 )
-from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.monitor import LoopMonitor, logged_if_slow
-from trio_kubelet.sync.pod_task import PodTask
+from trio_kubelet.sync.pod_task import PodRequest, PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.preemptions import Fits, Preemptions, longest_wait_seconds
 from trio_kubelet.sync.rejection_pace import RejectionPace

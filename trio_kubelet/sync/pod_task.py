@@ -3,9 +3,10 @@
 The task owns all that lives and dies with the pod: its mailbox, its place in the pod machine
 (`state_machines/pod.py`), the work in flight. It walks SyncPod → Terminating → Terminated →
 Released → Finished; what is done in each state is in its `PodSteps`. Others put requests into the
-mailbox; the task wakes, and a request that ends the pod, or ends it sooner, cancels the work in
-flight. A bug in what is done for one pod does not affect the others: it is logged with the pod's
-name and becomes a `FailedSync` event, and the task tries again later.
+mailbox, which holds at most one: a new one is folded into the one that waits. The task wakes, and a
+request that ends the pod, or ends it sooner, cancels the work in flight. A bug in what is done for
+one pod does not affect the others: it is logged with the pod's name and becomes a `FailedSync`
+event, and the task tries again later.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -33,7 +34,6 @@ from state_machines.pod_ending import (
 )
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import PodRequest, merge
 from trio_kubelet.tasks.retries import Retries, stretched
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Walk
 
@@ -43,6 +43,34 @@ RETRY = BackoffPolicy(initial_seconds=1.0, cap_seconds=10.0, jitter=0.5)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@frozen(kw_only=True)
+class PodRequest:
+    """Any of: here is a newer spec, look at the runtime again, end the pod.
+
+    `why`: who asked, without repeats, for the journal.
+    """
+
+    pod: Pod | None = None
+    ending: Ending | None = None
+    waiters: tuple[trio.Event, ...] = ()
+    why: tuple[str, ...] = ()
+
+
+def merge_requests(pending: PodRequest | None, new: PodRequest) -> PodRequest:
+    """One request that asks for all that `pending` and then `new` asked for.
+
+    The newest spec wins, endings add up, everyone who waits for the end is remembered.
+    """
+    if pending is None:
+        return new
+    return PodRequest(
+        pod=pending.pod if new.pod is None else new.pod,
+        ending=merge_endings(pending.ending, new.ending),
+        waiters=pending.waiters + new.waiters,
+        why=pending.why + tuple(why for why in new.why if why not in pending.why),
+    )
 
 
 @frozen(kw_only=True)
@@ -201,7 +229,7 @@ class PodTask:
             return
         if cuts_work_short(self.state, self.known_ending, request.ending):
             self._work.cancel()
-        self._pending = merge(self._pending, request)
+        self._pending = merge_requests(self._pending, request)
         self._wake.set()
         try:
             self._syncer.notice(self.pod)

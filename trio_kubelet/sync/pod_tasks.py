@@ -17,8 +17,7 @@ from state_machines.pod_ending import Ending, takes_turns
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import PodRequest
-from trio_kubelet.sync.pod_task import Beginning, PodSteps, PodTask, SharedByTasks
+from trio_kubelet.sync.pod_task import Beginning, PodRequest, PodSteps, PodTask, SharedByTasks
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.telemetry import EventRecorder, Journal

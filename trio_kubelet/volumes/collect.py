@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from attrs import frozen
 
-from trio_kubelet.errors import aggregated
+from trio_kubelet.errors import ConfigError, aggregated
 from trio_kubelet.k8s import (
     ConfigMap,
     ConfigMapProjection,
@@ -34,7 +34,6 @@ from trio_kubelet.k8s import (
     VolumeProjection,
 )
 from trio_kubelet.references import NoReferences, ObjectError, ObjectNotFoundError, References
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.field_refs import PodAddresses, pod_field, resource_field
 from trio_kubelet.tasks.concurrency import run_for_each
 from trio_kubelet.volumes.payload import (

@@ -9,12 +9,11 @@ from functools import partial
 
 from attrs import frozen
 
-from trio_kubelet.errors import PreparationError
+from trio_kubelet.errors import ConfigError, PreparationError
 from trio_kubelet.k8s import Container, Pod, StorageMedium, Volume, VolumeProjection
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.references import EnvironmentData, NoReferences, ObjectError, References
 from trio_kubelet.references.object_references import ROOT_CERTIFICATES
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.config.environment import EnvironmentSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume

@@ -55,8 +55,7 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.health import RuntimeState
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import PodRequest
-from trio_kubelet.sync.pod_task import Beginning, PodTask, SharedByTasks
+from trio_kubelet.sync.pod_task import Beginning, PodRequest, PodTask, SharedByTasks
 
 LONG_SECONDS = 600.0
 EXIT_CODES = {SUCCESS: 0, FAILURE: 1, CUT_OFF: KILLED}

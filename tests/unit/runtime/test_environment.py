@@ -3,6 +3,7 @@ import time
 import pytest
 
 from tests.turns import LIMIT_SECONDS
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import (
     ConfigMapEnvSource,
     ConfigMapKeySelector,
@@ -22,7 +23,6 @@ from trio_kubelet.k8s import (
     SecretKeySelector,
 )
 from trio_kubelet.references.services import MAX_VARIABLES
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.environment import (
     MAX_WRITTEN_BYTES,
     MAX_WRITTEN_VARIABLES,

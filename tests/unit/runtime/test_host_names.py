@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import HostAlias, ObjectMeta, Pod, PodSpec
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.hostname import (
     PodHostname,
     etc_hosts,

@@ -4,9 +4,9 @@ import pytest
 from attrs import evolve
 
 from tests.node_facts import node_facts
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, VolumeMount
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.mounts import (
     MountSources,
     PreparedVolume,

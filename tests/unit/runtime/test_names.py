@@ -1,6 +1,7 @@
 import pytest
 from attrs import evolve
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import (
     Container,
     ContainerPort,
@@ -16,7 +17,6 @@ from trio_kubelet.k8s import (
     TCPSocketAction,
 )
 from trio_kubelet.k8s.json_text import go_json
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.labels import (
     MOST_LABELS_BYTES,
     MOST_PATH_BYTES,

@@ -10,6 +10,7 @@ from attrs import evolve
 from trio.testing import MockClock
 
 from tests.unit.runtime.hollow_nodes import NO_INPUTS, POD, ImageManager, node
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.hollow import (
     Behaviour,
     CallFault,
@@ -30,7 +31,6 @@ from trio_kubelet.k8s import (
     VolumeMount,
 )
 from trio_kubelet.rpc import Code, RpcError
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.config.environment import EnvironmentSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume

@@ -8,8 +8,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.apiserver.server import ApiServer
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import RUNTIME_CLASSES, ObjectMeta, Pod, PodSpec, RuntimeClass
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.handlers import RuntimeClasses
 
 PLAIN, SANDBOXED = Pod(), Pod(spec=PodSpec(runtime_class_name="gvisor"))

@@ -2,6 +2,7 @@ import pytest
 from attrs import evolve
 
 from tests.node_facts import configured, gated, node_facts
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import (
     Container,
     ContainerExtendedResourceRequest,
@@ -18,7 +19,6 @@ from trio_kubelet.k8s import (
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_config import (
     ContainerFacts,
     container_config,

@@ -8,6 +8,7 @@ import trio
 from attrs import evolve
 
 from tests.node_facts import node_facts
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import (
     NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures,
@@ -18,7 +19,6 @@ from trio_kubelet.k8s import (
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime import user_namespaces
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.config.security import IdMapping, SecurityFacts
 from trio_kubelet.runtime.handlers import RuntimeFeatures

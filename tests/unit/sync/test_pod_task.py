@@ -18,9 +18,9 @@ from tests.unit.sync.fake_syncer import FakeSyncer, stopped
 from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.pod_task import (
     Beginning,
+    PodRequest,
     PodTask,
     SharedByTasks,
     SyncResult,

@@ -235,9 +235,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ),
     ("waiting", "ErrImageNeverPull", "Container image"): Said(IMAGES),
     ("waiting", "InvalidImageName", "Failed to apply"): Said(IMAGES),
-    ("waiting", "CreateContainerConfigError", "as the Failed event"): Said(
-        "runtime/config/config_error.py", parts=()
-    ),
+    ("waiting", "CreateContainerConfigError", "as the Failed event"): Said("errors.py", parts=()),
     ("waiting", "RunContainerError", "the runtime's words"): Said(STARTER, parts=()),
     ("waiting", "PostStartHookError", "Exec lifecycle hook"): Said(
         f"{STARTER} runtime/lifecycle/hooks.py",

@@ -9,16 +9,15 @@ from copy import copy
 
 from attrs import field, frozen
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.environment import EnvironmentSources
 from trio_kubelet.runtime.config.expansion import MAX_BYTES, TooLargeError, expand_all
 from trio_kubelet.runtime.config.labels import container_annotations, container_labels
 from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.config.names import container_log_path
-from trio_kubelet.runtime.config.resource_claims import NO_RESOURCE_CLAIMS, uses_resource_claims
 from trio_kubelet.runtime.config.resources import container_resources
 from trio_kubelet.runtime.config.security import (
     NO_SECURITY_FACTS,
@@ -28,6 +27,15 @@ from trio_kubelet.runtime.config.security import (
     id_mapping,
 )
 from trio_kubelet.runtime.node_facts import NodeFacts
+
+NO_RESOURCE_CLAIMS = (
+    "Failed to prepare dynamic resources: this kubelet does not support resource claims"
+)
+"""Devices that pods are given through resource claims (KEP-4381) cannot be prepared so far.
+
+A container that runs without a device that it claims fails in ways that nobody can explain. So
+admission rejects such a pod, and of one that another kubelet admitted no container is made anew.
+"""
 
 
 @frozen(kw_only=True)
@@ -144,3 +152,16 @@ def _stop_signal(container: Container, node: NodeFacts) -> cri.Signal:
     if node.settings.gates["ContainerStopSignals"] and container.lifecycle is not None:
         name = container.lifecycle.stop_signal.replace("+", "PLUS").replace("-", "MINUS")
     return cri.Signal.from_string(name or "RUNTIME_DEFAULT")
+
+
+def has_resource_claims(pod: Pod) -> bool:
+    """True if claims belong to the pod, its own or one that backs its extended resources."""
+    return bool(pod.spec.resource_claims) or pod.status.extended_resource_claim_status is not None
+
+
+def uses_resource_claims(pod: Pod, container: Container) -> bool:
+    """True if a container is to get something of a claim."""
+    extended = pod.status.extended_resource_claim_status
+    backed = extended.request_mappings if extended is not None else ()
+    own = container.resources.claims if container.resources is not None else ()
+    return bool(own) or any(request.container_name == container.name for request in backed)

@@ -10,10 +10,10 @@ from enum import Enum, auto
 
 from attrs import frozen
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.foreign_text import is_unicode
 from trio_kubelet.k8s import DNSPolicy, Pod, PodDNSConfig, PodDNSConfigOption
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.names import pod_full_name
 
 _KEYWORDS = frozenset({"nameserver", "search", "options"})

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from attrs import field, frozen
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import (
     ConfigMapKeySelector,
     Container,
@@ -23,7 +24,6 @@ from trio_kubelet.k8s import (
     SecretKeySelector,
 )
 from trio_kubelet.references.services import MAX_VARIABLES
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.expansion import (
     MAX_BYTES,
     STRING_OVERHEAD_BYTES,

@@ -10,6 +10,7 @@ from math import ceil
 
 from attrs import frozen
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import (
     HUGEPAGES_PREFIX,
     Container,
@@ -17,7 +18,6 @@ from trio_kubelet.k8s import (
     Quantity,
     ResourceFieldSelector,
 )
-from trio_kubelet.runtime.config.config_error import ConfigError
 
 _SUBSCRIPT = re.compile(r"(.+?)\['(.*)'\]")
 _DEFAULTED_LIMITS = frozenset({"cpu", "memory", "ephemeral-storage"})

@@ -10,8 +10,8 @@ import re
 
 from attrs import frozen
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import HostAlias, Pod
-from trio_kubelet.runtime.config.config_error import ConfigError
 
 _MAX_HOSTNAME_LENGTH = 63
 _MAX_KERNEL_NAME_LENGTH = 64

@@ -10,10 +10,10 @@ containers together leave room for 250 pods.
 
 from collections.abc import Mapping
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction, LifecycleHandler, Pod
 from trio_kubelet.k8s.json_text import go_json
 from trio_kubelet.runtime.config import names
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_hash import container_hash
 
 Json = dict[str, object]

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from attrs import frozen
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import (
     Container,
     MountPropagationMode,
@@ -17,7 +18,6 @@ from trio_kubelet.k8s import (
     VolumeMount,
 )
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.expansion import (
     PATH_MAX_BYTES,
     TooLargeError,

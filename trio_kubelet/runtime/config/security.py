@@ -7,6 +7,7 @@ are the pod's alone. What is left open by both falls to the image (the user) or 
 
 from attrs import field, frozen
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import (
     AppArmorProfile,
     AppArmorProfileType,
@@ -22,7 +23,6 @@ from trio_kubelet.k8s import (
     SupplementalGroupsPolicy,
 )
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.node_facts import NodeFacts
 

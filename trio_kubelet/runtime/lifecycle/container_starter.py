@@ -13,12 +13,12 @@ import trio
 from attrs import frozen
 
 from state_machines.container import ContainerRole
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import Container, EphemeralContainer, Pod
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_config import (
     ContainerFacts,
     PodInputs,

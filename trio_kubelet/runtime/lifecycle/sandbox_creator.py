@@ -7,11 +7,11 @@ import structlog
 import trio
 from attrs import frozen
 
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import Pod
 from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.dns import DnsWarning, NodeDns, dns_config
 from trio_kubelet.runtime.config.labels import left_out_of_sandbox
 from trio_kubelet.runtime.config.names import pod_full_name

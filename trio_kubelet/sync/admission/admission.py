@@ -18,7 +18,6 @@ from trio_kubelet.sync.admission.admission_result import (
     Shortage,
     predicate_failed,
 )
-from trio_kubelet.sync.admission.node_affinity import matches_node
 from trio_kubelet.sync.admission.node_features import (
     missing_user_namespace,
     too_many_items,
@@ -29,10 +28,10 @@ from trio_kubelet.sync.admission.node_features import (
     unsupported_groups_policy,
     wrong_os,
 )
+from trio_kubelet.sync.admission.node_match import matches_node, untolerated
 from trio_kubelet.sync.admission.preemption import preempt
 from trio_kubelet.sync.admission.resource_fit import PODS, ports_taken, shortages
 from trio_kubelet.sync.admission.sysctls import forbidden_sysctl
-from trio_kubelet.sync.admission.tolerations import untolerated
 
 NODE_AFFINITY = predicate_failed(
     "NodeAffinity", "node(s) didn't match Pod's node affinity/selector"

@@ -18,7 +18,7 @@ from trio_kubelet.k8s import (
     Quantity,
     SupplementalGroupsPolicy,
 )
-from trio_kubelet.runtime.config.resource_claims import NO_RESOURCE_CLAIMS, has_resource_claims
+from trio_kubelet.runtime.config.container_config import NO_RESOURCE_CLAIMS, has_resource_claims
 from trio_kubelet.runtime.config.security import apparmor_profile
 from trio_kubelet.sync.admission.admission_result import Rejection
 

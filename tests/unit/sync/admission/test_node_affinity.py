@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.sync.admission.pods_and_nodes import make_node, make_pod
-from trio_kubelet.sync.admission.node_affinity import matches_node
+from trio_kubelet.sync.admission.node_match import matches_node
 
 HERE = make_node(labels={"zone": "a", "disk": "ssd", "cores": "8", "empty": ""})
 

@@ -6,7 +6,7 @@ from tests.unit.sync.admission.pods_and_nodes import make_admission, make_pod
 from trio_kubelet.eviction import Pressures
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sync.admission import Rejection
-from trio_kubelet.sync.admission.tolerations import refused_under_pressure
+from trio_kubelet.sync.admission.node_match import refused_under_pressure
 
 MEMORY, DISK, PID = Pressures(memory=True), Pressures(disk=True), Pressures(pid=True)
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.sync.admission.pods_and_nodes import make_pod
 from trio_kubelet.k8s import Taint, Toleration
-from trio_kubelet.sync.admission.tolerations import tolerates, untolerated
+from trio_kubelet.sync.admission.node_match import tolerates, untolerated
 
 TAINT = Taint(key="gpu", value="a100", effect="NoExecute")
 

@@ -1,13 +1,16 @@
-"""Endpoints for operators of the node itself through its port: its logs, and how the agent is.
+"""Endpoints for operators on the node's port: of the node itself, and of its pods.
 
+The node's are its logs, and how the agent is; those of pods are behind `kubectl logs` and `exec`.
 Each group is there as its switch in the configuration or its feature gate says. One that is
 switched off is answered as the Go kubelet does: 405 and why, or 404 for what only a gate adds.
 """
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
+import trio
 from attrs import frozen
 
 from trio_kubelet import KUBERNETES_VERSION
@@ -15,7 +18,12 @@ from trio_kubelet.config.flags import flag_values
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.debugging import LoopMeter, flag_routes, profile_routes, turn_routes
 from trio_kubelet.debugging.z_pages import ProgramFacts, flagz_route, statusz_route
+from trio_kubelet.k8s import Pod
+from trio_kubelet.logs import ContainerLogs, LogChanges, LogReader, log_routes
 from trio_kubelet.logs.system_logs import SystemLogs, system_log_routes
+from trio_kubelet.ports.checkpoints import Checkpoints, checkpoint_routes
+from trio_kubelet.runtime.cache import RuntimeCache
+from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.server import (
     ADMIN,
     NODE_LOGS,
@@ -24,7 +32,9 @@ from trio_kubelet.server import (
     configz_routes,
     disabled_routes,
     journal_routes,
+    running_pods_routes,
 )
+from trio_kubelet.streaming import PodStreams, stream_routes
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.telemetry import Journal
 from trio_kubelet.telemetry.log import set_verbosity
@@ -83,3 +93,53 @@ class NodeEndpoints:
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.now_ns() / 1e9, UTC)
+
+
+@frozen(kw_only=True)
+class PodEndpoints:
+    """`find_pod` gives a pod by namespace and name, with its newest status."""
+
+    settings: Settings
+    clock: Clock
+    cache: RuntimeCache
+    runtime: RuntimeClient
+    find_pod: Callable[[str, str], Pod | None]
+
+    def open(self, nursery: trio.Nursery) -> Sequence[Route]:
+        """The routes, with what they need running in a nursery."""
+        configuration = self.settings.configuration
+        changes = LogChanges()
+        nursery.start_soon(changes.run)
+        self.cache.on_observation.add(changes.pod_changed)
+        logs = ContainerLogs(
+            find_pod=self.find_pod,
+            observed=self.cache.get,
+            root=configuration.pod_logs_dir,
+            reader=LogReader(changes),
+            clock=self.clock,
+            streams=self.settings.gates["PodLogsQuerySplitStreams"],
+        )
+        streams = PodStreams(
+            find_pod=self.find_pod,
+            observed=self.cache.get,
+            runtime=self.runtime,
+            idle_seconds=configuration.streaming_connection_idle_timeout.total_seconds(),
+        )
+        return (
+            *log_routes(logs),
+            *stream_routes(streams),
+            *running_pods_routes(self.cache.pods),
+            *self._checkpoint_routes(),
+        )
+
+    def _checkpoint_routes(self) -> Sequence[Route]:
+        if not self.settings.gates["ContainerCheckpoint"]:
+            return ()
+        checkpoints = Checkpoints(
+            find_pod=self.find_pod,
+            observed=self.cache.get,
+            runtime=self.runtime,
+            folder=Path(self.settings.options.root_dir) / "checkpoints",
+            clock=self.clock,
+        )
+        return checkpoint_routes(checkpoints)
