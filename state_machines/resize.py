@@ -47,7 +47,7 @@ class ResizeRequestEvent(StrEnum):
     WITHDRAWN = "Withdrawn"
     """The spec asks for what is allocated again."""
     GRANTED = "Granted"
-    """What the spec asks for is allocated."""
+    """The amounts that the spec asks for are allocated."""
     POSTPONED = "Postponed"
     """The node has too little left at present."""
     REFUSED = "Refused"

@@ -67,7 +67,7 @@ from trio_kubelet.volumes.folders import make_folders
 PLEG_CHANNEL_SIZE = 1000
 PROBE_CHANNEL_SIZE = 100
 IDLE_SECONDS = 0.1
-"""When no pod has been started or stopped for so long, events are written."""
+"""The time without a start or stop of a pod after which events are written."""
 
 
 class NodeParts:
@@ -333,7 +333,7 @@ def _stats_sources(parts: NodeParts) -> StatsSources:
 
 
 def _runtime_socket(parts: NodeParts) -> str:
-    """Where the runtime listens; empty if it has no process of its own."""
+    """The socket of the runtime; empty if it has no process of its own."""
     if parts.host.cgroups is not None:
         with suppress(ValueError):
             return socket_path(parts.settings.configuration.container_runtime_endpoint)

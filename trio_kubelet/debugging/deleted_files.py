@@ -25,7 +25,7 @@ _BLOCK = 512
 _ID = re.compile(rb"[0-9a-f]{64}")
 _DELETED = " (deleted)"
 _IN_MEMORY = ("/memfd:", "/dev/shm/", "/SYSV", "/dev/zero", "/[aio]")  # noqa: S108 - no file is made
-"""What is deleted by nature, and on no disk."""
+"""Files that are deleted by nature, and on no disk."""
 
 
 @frozen(kw_only=True)

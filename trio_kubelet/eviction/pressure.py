@@ -138,6 +138,6 @@ def wanted_amount(threshold: Threshold, capacity: int, *, reclaims: bool = False
 def _last_crossed_at(
     kind: NodeConditionType, crossed_at: Mapping[Threshold, float], now: float
 ) -> float:
-    """When one of the thresholds for a pressure was found crossed last; now, if none ever was."""
+    """The last time that a threshold for a pressure was found crossed; now, if none ever was."""
     times = (at for each, at in crossed_at.items() if CONDITION_OF[each.signal] is kind)
     return max(times, default=now)

@@ -58,7 +58,7 @@ class EvictionReporter:
 def signal_reports(
     thresholds: Iterable[Threshold], history: PressureHistory, candidates: Collection[Candidate]
 ) -> list[Json]:
-    """What there is to say of each signal that was measured, those with thresholds first."""
+    """A line for each signal that was measured, those with thresholds first."""
     by_signal: dict[Signal, list[Threshold]] = {}
     for each in with_container_disk(thresholds, history.observed.layout):
         by_signal.setdefault(each.signal, []).append(each)

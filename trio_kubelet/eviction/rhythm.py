@@ -1,4 +1,4 @@
-"""When a node has to be observed again: before what is left can have been used up. Pure.
+"""The time of a node's next observation: before what is left can have been used up. Pure.
 
 The kernel tells of some crossings (`memory_events.py`), not of all of them, and not of disks. So
 the next observation comes when a threshold could be crossed at the earliest: a node with much

@@ -44,18 +44,18 @@ _CONTAINERS_LIKE: Mapping[DiskLayout, Mapping[Signal, Signal]] = {
         Signal.NODE_INODES: Signal.CONTAINER_INODES,
     },
 }
-"""Whose thresholds hold for the disk of containers as well."""
+"""Signals whose thresholds hold for the disk of containers as well."""
 
 
 @frozen(kw_only=True)
 class Threshold:
-    """What must be available of a signal."""
+    """The amount of a signal that must be available."""
 
     signal: Signal
     value: ThresholdValue
     minimum_reclaim: ThresholdValue | None = None
-    """What must be available on top (evictionMinimumReclaim) before a threshold that was acted on
-    counts as kept."""
+    """The amount that must be available on top (evictionMinimumReclaim) before a threshold that was
+    acted on counts as kept."""
     is_hard: bool = True
     grace_seconds: float = 0.0
     """For how long a soft threshold may be crossed before pods are evicted."""

@@ -1,4 +1,4 @@
-"""What is done to the files of a log that is rotated. Everything here blocks.
+"""Acts on the files of a log that is rotated. Everything here blocks.
 
 Files are reached by a descriptor of their folder alone, and no symlink is followed on the way: a
 pod with a hostPath may have put one anywhere. A killed agent leaves nothing that the next one does

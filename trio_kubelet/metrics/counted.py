@@ -374,7 +374,7 @@ def _changes(before: Container, after: Container) -> Iterator[tuple[str, str, st
 
 
 def _operation(had: Quantity | None, gets: Quantity | None) -> str:
-    """How an amount changes, in the Go kubelet's word; empty if it does not."""
+    """The change of an amount, in the Go kubelet's word; empty if there is none."""
     if had == gets:
         return ""
     if had is None or gets is None:

@@ -152,7 +152,7 @@ def read_hosts(path: Path = HOSTS_FILE) -> str:
 
 
 Transports = tuple[Transport, Transport, Transport | None]
-"""Where CRI's runtime service and image service are, and containerd's own, if it may have them."""
+"""The ways to CRI's runtime service and image service, and to containerd's own, if it has them."""
 
 
 @frozen(kw_only=True)

@@ -271,7 +271,7 @@ def _set_info(status: NodeStatus, profile: NodeProfile, observed: Observation) -
 
 
 def _set_endpoints(status: NodeStatus, profile: NodeProfile, _: Observation) -> NodeStatus:
-    """Where the server listens; of one that is switched off nothing is told."""
+    """The port of the server; of one that is switched off nothing is told."""
     configuration = profile.configuration
     endpoint = DaemonEndpoint(port=configuration.port) if configuration.enable_server else None
     return evolve(status, daemon_endpoints=NodeDaemonEndpoints(kubelet_endpoint=endpoint))

@@ -54,7 +54,7 @@ LEAST_CHANGE_BYTES = 64 << 10
 
 
 class ChangeRates:
-    """What the objects of each namespace may still change: a bucket of bytes for each."""
+    """The bytes that the objects of each namespace may still change: a bucket for each."""
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[float, float]] = {}

@@ -1,4 +1,4 @@
-"""Which files of a cgroup say what: one table for v1, one for v2.
+"""The files of a cgroup and what they say: one table for v1, one for v2.
 
 Pure: from a `CgroupConfig` to the files and texts to write, in the order in which the kernel
 takes them (the period before the quota that must fit it).

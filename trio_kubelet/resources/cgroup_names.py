@@ -75,7 +75,7 @@ class CgroupName:
 
     @property
     def systemd_path(self) -> str:
-        """Where systemd puts the slice: `/kubepods.slice/kubepods-burstable.slice/…`."""
+        """The path that systemd gives the slice: `/kubepods.slice/kubepods-burstable.slice/…`."""
         ancestry = range(1, len(self.components) + 1)
         return "/" + "/".join(CgroupName(self.components[:n]).systemd_slice for n in ancestry)
 

@@ -40,7 +40,7 @@ class CgroupError(Exception):
 
 @frozen(kw_only=True)
 class CgroupTree:
-    """Where the hierarchies are mounted.
+    """The mounts of the hierarchies.
 
     `hierarchies` maps a controller to its mount point; on v2 all have the same. `unified` is the
     mount point of v2 on a hybrid machine, where it has no controllers: runtimes make cgroups in

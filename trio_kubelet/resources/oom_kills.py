@@ -1,4 +1,4 @@
-"""Which containers ended by the kernel's OOM killer: asked of the kernel, not of the runtime.
+"""The containers that ended by the kernel's OOM killer: asked of the kernel, not of the runtime.
 
 Runtimes watch for it, too, but report the end of a container that lived shortly before they know
 its cause. On cgroup v2 the counts of the pod's cgroup tell afterwards (`oom_ledger.py`), on v1
@@ -159,7 +159,7 @@ class OomKills:
             del self._notices[uid]
 
     def _ask_for_notices(self, uid: str, container_id: str, made_at: float) -> OomNotice | None:
-        """Where systemd makes the container's cgroup there are no notices. Blocks."""
+        """Ask for notices; there are none where systemd makes the container's cgroup. Blocks."""
         if not is_path_part(container_id):
             return None
         for folder in self._pod_folders(uid, (CgroupDriver.CGROUPFS,)):

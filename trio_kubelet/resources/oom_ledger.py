@@ -1,4 +1,4 @@
-"""Which containers ended by the kernel's OOM killer, by the counts of cgroup v2. Pure.
+"""The containers that ended by the kernel's OOM killer, by the counts of cgroup v2. Pure.
 
 A pod's `memory.events` counts the kills in all cgroups below it and outlives those of its
 containers, which are gone when an end is seen. What the pod's cgroup counts and those that are

@@ -45,7 +45,7 @@ RATE_SECONDS = 1.0
 
 DEADLINE_SECONDS = 5.0
 FOLDERS_SECONDS = 300.0
-"""Where the runtime keeps its files changes with its configuration."""
+"""The time that the runtime's folders are taken for what they were: they are configured."""
 
 NODE = "node"
 

@@ -113,7 +113,7 @@ class PlanContext:
     unstarted: frozenset[str] = frozenset()
     """The ids of running containers whose startup probe has not succeeded yet."""
     resize: PodResize | None = None
-    """What the pod lacks of its allocation; None if nothing."""
+    """The part of its allocation that the pod lacks; None if it lacks nothing."""
 
 
 @frozen(kw_only=True)

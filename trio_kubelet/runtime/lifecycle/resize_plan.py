@@ -1,4 +1,4 @@
-"""What has to be done to a pod's containers so that they have what the pod is allocated.
+"""The changes to a pod's containers by which they have what the pod is allocated.
 
 Pure: from what was allocated, what was actuated, and what runs to a `PodResize`. What is compared
 is what was recorded (`allocations.py`), never what the kernel shows: the kernel rounds, and a
@@ -89,7 +89,7 @@ def _containers(pod: Pod) -> Iterator[Container]:
 
 
 def _amounts(pod: Pod, container: Container) -> _Amounts:
-    """What a container may use: where it has no limit of its own, the pod's holds (KEP-2837)."""
+    """The limits of a container: where it has none of its own, the pod's holds (KEP-2837)."""
     own, whole = container.resources, pod.spec.resources
     requests = own.requests if own is not None else {}
     limits = {**(whole.limits if whole is not None else {}), **(own.limits if own else {})}

@@ -1,4 +1,4 @@
-"""Where the resize of each pod stands: what it waits for, and how far it is.
+"""The progress of each pod's resize: what it waits for, and how far it is.
 
 The sync loop decides (`sync/resizing.py`), the pod's task acts (`resizer.py`), the status tells.
 All three go by the two walks of a pod through `state_machines/resize.py`. An agent that starts
@@ -56,7 +56,7 @@ class _PodResize:
     asked: Pod | None = None
     status: ResizeStatus = field(factory=ResizeStatus)
     told: ResizeCondition | None = None
-    """What an earlier agent has told of a pending resize."""
+    """The word of an earlier agent on a pending resize."""
 
 
 class Resizes:

@@ -1,4 +1,4 @@
-"""Whether a pod that runs may be allocated other resources (KEP-1287): now, later or never."""
+"""Decides if a pod that runs may be allocated other resources (KEP-1287): now, later or never."""
 
 from collections.abc import Callable, Mapping
 
@@ -72,7 +72,7 @@ class ResizeAdmission:
         return self._unfit(pod_requests(pod), pod_requests(allocated), used)
 
     def _unfit(self, wanted: Amounts, held: Amounts, used: Amounts) -> ResizeRefusal | None:
-        """What grows must fit; what does not is no worse than it was."""
+        """A resource that grows must fit; one that does not is no worse than it was."""
         limits = self.allocatable()
         growing = [
             name
