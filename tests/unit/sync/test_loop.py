@@ -392,6 +392,18 @@ async def test_a_resize_waits_for_what_others_hold_and_is_made_when_they_have_go
         assert refused == ["insufficient_node_allocatable"]
 
 
+async def test_a_resize_that_waits_is_made_when_the_node_itself_has_ended_a_pod(
+    autojump_clock: MockClock,
+) -> None:
+    async with running(admission=make_admission()) as at:  # two CPUs
+        pods = [pod_asking(name, requests={"cpu": "1"}) for name in ("a", "b")]
+        await at.say(PodOperation.ADD, *pods)
+        await at.say(PodOperation.UPDATE, pod_asking("a", requests={"cpu": "2"}))
+        at.loop.end("uid-b", Ending(causes=(PodEvent.PREEMPTED,)))
+        await trio.sleep(10)
+        assert resizes(at, "a") == ["ResizeDeferred", "ResizeStarted"]
+
+
 async def test_no_resize_is_decided_before_all_sources_have_spoken(
     autojump_clock: MockClock,
 ) -> None:
