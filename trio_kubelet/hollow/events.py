@@ -8,16 +8,24 @@ listener, as in containerd 2. Options make the stream as unreliable as container
 import random
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from typing import cast
 
 import trio
 from attrs import frozen
 
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.hollow.options import HollowOptions
-from trio_kubelet.hollow.records import HollowSandbox, container_status, sandbox_status
+from trio_kubelet.hollow.records import (
+    EncodedResponse,
+    HollowSandbox,
+    encoded_status,
+    sandbox_status,
+)
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.tasks.clock import Clock
+
+_Event = EncodedResponse[cri.ContainerEventResponse]
 
 Observer = Callable[[int, str, HollowSandbox], None]
 """Takes what `Events.send` takes, at once and without loss."""
@@ -33,8 +41,9 @@ class Events:
         self._images = images
         self._options = options
         self._random = random.Random(options.seed)  # noqa: S311
-        self._listeners: list[trio.MemorySendChannel[cri.ContainerEventResponse]] = []
-        self._backlog: deque[cri.ContainerEventResponse] = deque(maxlen=options.event_buffer)
+        self._listeners: list[trio.MemorySendChannel[_Event]] = []
+        self._backlog: deque[tuple[int, _Event]] = deque(maxlen=options.event_buffer)
+        """With the times when they happened."""
         self._observers: list[Observer] = []
         self._turn = 0
         self.lost = 0
@@ -49,19 +58,12 @@ class Events:
             observer(kind, container_id, sandbox)
         if not self._options.has_events:
             return
-        event = cri.ContainerEventResponse(
-            container_id=container_id,
-            container_event_type=cri.ContainerEventType(kind),
-            created_at=self._clock.now_ns(),
-            pod_sandbox_status=sandbox_status(sandbox),
-            containers_statuses=[
-                container_status(c, self._images) for c in sandbox.containers.values()
-            ],
-        )
+        now = self._clock.now_ns()
+        event = _event(kind, container_id, sandbox, now, self._images)
         if self._random.random() < self._options.event_loss:
             self.lost += 1
         elif not self._listeners:
-            self._backlog.append(event)
+            self._backlog.append((now, event))
         elif self._options.share_event_channel:
             self._turn += 1
             self._deliver(self._listeners[self._turn % len(self._listeners)], event)
@@ -79,18 +81,16 @@ class Events:
         del request
         if not self._options.has_events:
             raise RpcError(Code.UNIMPLEMENTED, "method GetContainerEvents not implemented")
-        send, receive = trio.open_memory_channel[cri.ContainerEventResponse](
-            self._options.event_buffer
-        )
+        send, receive = trio.open_memory_channel[_Event](self._options.event_buffer)
         oldest = self._clock.now_ns() - _BACKLOG_NS
-        for event in self._backlog:
-            if event.created_at >= oldest:
+        for happened_at, event in self._backlog:
+            if happened_at >= oldest:
                 self._deliver(send, event)
         self._backlog.clear()
         self._listeners.append(send)
         try:
             async for event in receive:
-                yield event
+                yield cast("cri.ContainerEventResponse", event)
         finally:
             if send in self._listeners:
                 self._listeners.remove(send)
@@ -103,15 +103,26 @@ class Events:
             listener.close()
         self._listeners.clear()
 
-    def _deliver(
-        self,
-        listener: "trio.MemorySendChannel[cri.ContainerEventResponse]",
-        event: cri.ContainerEventResponse,
-    ) -> None:
+    def _deliver(self, listener: trio.MemorySendChannel[_Event], event: _Event) -> None:
         try:
             listener.send_nowait(event)
         except trio.WouldBlock:
             self.lost += 1
+
+
+def _event(
+    kind: int, container_id: str, sandbox: HollowSandbox, now_ns: int, images: ImageStore
+) -> _Event:
+    """Make an event that shows the pod as it is now, encoded: it has all statuses of the pod."""
+    event = cri.ContainerEventResponse(
+        container_id=container_id,
+        container_event_type=cri.ContainerEventType(kind),
+        created_at=now_ns,
+        pod_sandbox_status=sandbox_status(sandbox),
+    )
+    statuses = (encoded_status(each, images) for each in sandbox.containers.values())
+    # A message of two parts is one after the other: lists are joined.
+    return EncodedResponse(b"".join((bytes(event), *statuses)), cri.ContainerEventResponse)
 
 
 @frozen(kw_only=True)

@@ -9,12 +9,10 @@ long as its state lasts, and a list is put together from those.
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar, cast
-
-import betterproto
-from attrs import frozen
+from typing import TypeVar, cast
 
 from trio_kubelet.hollow.records import (
+    EncodedResponse,
     HollowContainer,
     HollowSandbox,
     container_entry,
@@ -31,21 +29,6 @@ MOST_BYTES = 16 << 20
 
 _Record = TypeVar("_Record", HollowContainer, HollowSandbox)
 _Entry = TypeVar("_Entry", cri.Container, cri.PodSandbox)
-_Response = TypeVar("_Response", bound=betterproto.Message)
-
-
-@frozen
-class _EncodedResponse(Generic[_Response]):
-    """A response that is encoded already, and decoded only when somebody looks into it."""
-
-    data: bytes
-    type: type[_Response]
-
-    def __bytes__(self) -> bytes:
-        return self.data
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.type().parse(self.data), name)
 
 
 def matching_containers(
@@ -85,7 +68,7 @@ def container_list(
 ) -> cri.ListContainersResponse:
     """The answer of ListContainers, shuffled if there is a source of disorder."""
     data = _encoded(containers, _encode_container, order)
-    response = _EncodedResponse(data, cri.ListContainersResponse)
+    response = EncodedResponse(data, cri.ListContainersResponse)
     return cast("cri.ListContainersResponse", response)
 
 
@@ -94,7 +77,7 @@ def sandbox_list(
 ) -> cri.ListPodSandboxResponse:
     """The answer of ListPodSandbox, shuffled if there is a source of disorder."""
     data = _encoded(sandboxes, _encode_sandbox, order)
-    response = _EncodedResponse(data, cri.ListPodSandboxResponse)
+    response = EncodedResponse(data, cri.ListPodSandboxResponse)
     return cast("cri.ListPodSandboxResponse", response)
 
 

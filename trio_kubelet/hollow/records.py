@@ -4,14 +4,18 @@ A record is mutable and has one owner: `sandboxes.py` or `containers.py`. A cont
 read off its times, as containerd does it: finished means EXITED, started RUNNING, else CREATED;
 one that was `lost` is UNKNOWN until it ends.
 `encodings` are kept for `lists.py`: list entries as bytes, by state, which is all that changes.
+`encoded_status` is the last one for an event, behind what it was made of: each event of a pod tells
+of all its containers, and one has changed.
 The functions below turn records into fresh CRI messages; who gets one may keep it.
 """
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import Any, Generic, TypeVar
 
+import betterproto
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from trio_kubelet.hollow.behaviour import Behaviour
 from trio_kubelet.hollow.images import ImageStore, StoredImage
@@ -19,12 +23,28 @@ from trio_kubelet.hollow.process import Process
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
+_Response = TypeVar("_Response", bound=betterproto.Message)
+
 _CREATED = cri.ContainerState(cri.ContainerState.CONTAINER_CREATED)
 _RUNNING = cri.ContainerState(cri.ContainerState.CONTAINER_RUNNING)
 _EXITED = cri.ContainerState(cri.ContainerState.CONTAINER_EXITED)
 _UNKNOWN = cri.ContainerState(cri.ContainerState.CONTAINER_UNKNOWN)
 _READY = cri.PodSandboxState(cri.PodSandboxState.SANDBOX_READY)
 _NOT_READY = cri.PodSandboxState(cri.PodSandboxState.SANDBOX_NOTREADY)
+
+
+@frozen
+class EncodedResponse(Generic[_Response]):
+    """A response that is encoded already, and decoded only when somebody looks into it."""
+
+    data: bytes
+    type: type[_Response]
+
+    def __bytes__(self) -> bytes:
+        return self.data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.type().parse(self.data), name)
 
 
 @define(eq=False, kw_only=True)
@@ -50,6 +70,7 @@ class HollowContainer:
     stop_signal_sent: bool = False
     process: Process | None = None
     encodings: dict[int, list[bytes]] = field(factory=dict)
+    encoded_status: tuple[object, bytes] = (None, b"")
     stopped: trio.Event = field(factory=trio.Event)
 
     @property
@@ -165,6 +186,21 @@ def container_status(container: HollowContainer, images: ImageStore) -> cri.Cont
         resources=cri.ContainerResources(linux=container.resources),
         user=_user(container),
     )
+
+
+def encoded_status(container: HollowContainer, images: ImageStore) -> bytes:
+    """The container's status as a part of an event."""
+    made_of = (
+        *(container.state, container.started_at, container.finished_at, container.exit_code),
+        *(container.reason, container.message),
+        # Those two are replaced whole: to compare the same one with itself costs nothing.
+        *(container.resources, images.by_id(container.image.id)),
+    )
+    if container.encoded_status[0] != made_of:
+        status = container_status(container, images)
+        encoded = bytes(cri.ContainerEventResponse(containers_statuses=[status]))
+        container.encoded_status = made_of, encoded
+    return container.encoded_status[1]
 
 
 def log_path(sandbox_config: cri.PodSandboxConfig, config: cri.ContainerConfig) -> str:

@@ -8,6 +8,9 @@ import trio.testing
 from trio.testing import MockClock
 
 from tests.unit.hollow.conftest import Simulated, simulate
+from trio_kubelet.hollow import records
+from trio_kubelet.hollow.images import ImageStore
+from trio_kubelet.hollow.records import container_status
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
@@ -55,6 +58,29 @@ async def test_a_full_buffer_loses_the_newest_for_that_listener_only(
         await slow.aclose()
         assert heard == [CREATED, STARTED] * 3
         assert node.runtime.events.lost == 2
+
+
+async def test_an_event_makes_anew_the_status_of_the_container_that_has_changed_only(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def counted(container: records.HollowContainer, images: ImageStore) -> cri.ContainerStatus:
+        made.append(container.config.metadata.name)
+        return container_status(container, images)
+
+    monkeypatch.setattr(records, "container_status", counted)
+    async with simulate() as node:
+        pod = await node.run_pod()
+        for number in range(5):
+            await node.start(await node.create(pod, "sleep", "60", name=f"c{number}"))
+        assert made == [f"c{number}" for number in range(5) for _ in range(2)]
+        async with transport(node).stream(STREAM, REQUEST) as stream:
+            async for event in stream:
+                if len(event.containers_statuses) == 5:
+                    break
+            created = [each.started_at == 0 for each in event.containers_statuses]
+            assert created == [False] * 4 + [True]
 
 
 async def test_listeners_may_be_made_to_share_one_channel(autojump_clock: MockClock) -> None:
