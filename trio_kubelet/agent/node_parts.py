@@ -59,6 +59,7 @@ from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.turns import Turns
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.telemetry.event_writer import EventWriter
 from trio_kubelet.volumes import PodFolders
@@ -147,6 +148,7 @@ class NodeParts:
         self.monitor = LoopMonitor()
         self.activity = Activity()
         self.start_limiter = default_start_limiter(self.activity)
+        self.stop_turns = Turns()
         self.sources_known = trio.Event()
         self.image_garbage = _image_collector(self)
         self.log_rotator = _log_rotator(self)

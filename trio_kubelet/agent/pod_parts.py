@@ -289,7 +289,11 @@ class _Builder:
             on_http_fallback=parts.http_fallbacks,
         )
         stopper = ContainerStopper(
-            client=parts.client, recorder=parts.recorder, node=node, hooks=hooks
+            client=parts.client,
+            recorder=parts.recorder,
+            node=node,
+            hooks=hooks,
+            turns=parts.stop_turns,
         )
         longest = settings.configuration.crash_loop_back_off.max_container_restart_period
         return PodRuntime(

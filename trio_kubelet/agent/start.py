@@ -122,6 +122,7 @@ class Agent:
     async def _run_node(self, cluster: Cluster | Standalone) -> None:
         parts = self.parts
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.stop_turns.give)
             async with trio.open_nursery() as before_pods:
                 before_pods.start_soon(nursery.start, parts.pressure.run)
                 if parts.memory_events is not None:

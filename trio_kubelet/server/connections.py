@@ -21,7 +21,7 @@ import structlog
 import trio
 
 from trio_kubelet.server.limits import Limits
-from trio_kubelet.server.turns import Turns
+from trio_kubelet.tasks.turns import Turns
 
 log = structlog.get_logger("server")
 

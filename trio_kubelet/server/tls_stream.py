@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import trio
 
-from trio_kubelet.server.turns import Turn
+from trio_kubelet.tasks.turns import Turn
 
 RECEIVE_BYTES = 64 * 1024
 SEND_BYTES = 1 << 20

@@ -54,6 +54,26 @@ async def run_for_each(
     await run_concurrently(*(run for _ in range(at_once)))
 
 
+async def run_all_for_each(
+    items: Iterable[T], work: Callable[[T], Awaitable[object]], at_once: int
+) -> None:
+    """As `run_for_each`, but an error keeps no other item from being worked on.
+
+    In the end the first error is raised, if there was one, as it is.
+    """
+    failed: list[Exception] = []
+
+    async def attempt(item: T) -> None:
+        try:
+            await work(item)
+        except Exception as error:
+            failed.append(error)
+
+    await run_for_each(items, attempt, at_once)
+    if failed:
+        raise failed[0]
+
+
 async def run_all(*works: Work) -> None:
     """Run all works to their ends; then raise the first error, if there was one, as it is.
 

@@ -50,6 +50,7 @@ from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.tasks.future import Future
+from trio_kubelet.tasks.turns import Turns
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(
@@ -166,7 +167,10 @@ async def node(
         files = FairLimiter(1, 1)
         allocations = Allocations(root, trio.CapacityLimiter(1))
         hooks = Hooks(client=client, recorder=recorder)
-        stopper = ContainerStopper(client=client, recorder=recorder, node=facts, hooks=hooks)
+        turns = Turns()
+        stopper = ContainerStopper(
+            client=client, recorder=recorder, node=facts, hooks=hooks, turns=turns
+        )
         remover = ContainerRemover(client=client, node=facts)
         pods = PodRuntime(
             inspector=PodInspector(client=client),
@@ -211,7 +215,7 @@ async def node(
             crash_backoff=crash_loop_policy(),
             open_probes=NoProbes,
         )
-        yield Node(
+        at = Node(
             journal=journal,
             runtime=runtime,
             client=client,
@@ -221,3 +225,7 @@ async def node(
             sub_paths=sub_paths,
             behaviours=behaviours,
         )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turns.give)
+            yield at
+            nursery.cancel_scope.cancel()

@@ -31,7 +31,7 @@ from trio_kubelet.runtime.garbage.collector import (
     GarbageCollector,
 )
 from trio_kubelet.runtime.garbage.logs import with_usable_names
-from trio_kubelet.runtime.garbage.removal import ContainerRemover
+from trio_kubelet.runtime.garbage.removal import CONTAINERS_AT_ONCE, ContainerRemover
 from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.node_facts import NodeFacts
@@ -317,6 +317,21 @@ async def test_what_cannot_be_removed_keeps_none_of_the_others(
     left = [c.id for c in await node.client.list_containers()]
     assert len(left) == 1
     assert left[0] in (first, second)
+
+
+async def test_hundreds_of_containers_of_a_pod_are_removed_a_few_at_a_time(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    sandbox = await node.sandbox()
+    for attempt in range(3 * CONTAINERS_AT_ONCE):
+        await node.container(sandbox, attempt, "X")
+    observed = await node.look()
+    for _ in observed.containers:
+        node.faults.add("RemoveContainer", CallFault(delay_seconds=1))
+    began = trio.current_time()
+    await node.remover.remove_pod(observed)
+    assert trio.current_time() - began == 3
+    assert not await node.client.list_containers()
 
 
 async def test_links_that_an_earlier_agent_did_not_make_are_made_at_the_start(

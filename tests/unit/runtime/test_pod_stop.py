@@ -1,5 +1,6 @@
 """Stopping what runs of a pod: hooks, graces and what fails, on the hollow runtime."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,10 @@ from trio_kubelet.k8s import (
     SleepAction,
 )
 from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.observed import ObservedState
+from trio_kubelet.tasks.turns import TURNS_IN_A_ROUND
+from trio_kubelet.telemetry.events import RecordedEvent
 
 
 def with_failing_hook(pod: Pod, grace_seconds: int) -> Pod:
@@ -182,3 +186,46 @@ async def test_a_pod_of_which_there_is_nothing_is_looked_at_once(
         evidence = await at.open().stop(POD, 1)
         assert trio.current_time() == 5
         assert seen_stopped(evidence)
+
+
+class Rounds(trio.abc.Instrument):
+    """Counts the rounds of the event loop."""
+
+    count = 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def test_hundreds_of_containers_stop_in_turns_within_the_same_grace(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    containers = tuple(
+        Container(name=f"c{number}", image="busybox", lifecycle=slept_before(20))
+        for number in range(200)
+    )
+    pod = evolve(POD, spec=evolve(POD.spec, containers=containers))
+    rounds, begun, stopped = Rounds(), Counter[int](), Counter[int]()
+    stop_container = RuntimeClient.stop_container
+
+    async def stop(client: RuntimeClient, container_id: str, grace_seconds: int) -> None:
+        stopped[rounds.count] += 1
+        assert grace_seconds == 10, "what the hook has left of it"
+        await stop_container(client, container_id, grace_seconds)
+
+    def note(event: RecordedEvent) -> None:
+        begun[rounds.count] += event.reason == "Killing"
+
+    async with node(tmp_path, Behaviour(obeys_term=None)) as at:
+        incarnation = at.open()
+        await at.sync(pod, incarnation)
+        monkeypatch.setattr(RuntimeClient, "stop_container", stop)
+        at.pods.recorder.on_event.add(note)
+        trio.lowlevel.add_instrument(rounds)
+        began = trio.current_time()
+        await incarnation.stop(pod, 30)
+        assert trio.current_time() - began == 30, "all had the same grace"
+    for each in (begun, stopped):
+        assert each.total() == 200
+        # Tasks run in any order within a round, so neighbours may see the same number.
+        assert max(each.values()) <= 2 * TURNS_IN_A_ROUND

@@ -8,6 +8,7 @@ import trio.testing
 
 from trio_kubelet.tasks.concurrency import (
     BackgroundTasks,
+    run_all_for_each,
     run_and_call_if_slow,
     run_concurrently,
     run_for_each,
@@ -126,3 +127,17 @@ async def test_items_are_worked_on_a_few_at_a_time_and_an_error_is_raised_as_it_
 
     with pytest.raises(ValueError, match="the fourth"):
         await run_for_each(range(7), fail, at_once=3)
+
+
+async def test_an_error_about_one_item_keeps_no_other_from_being_worked_on() -> None:
+    done: list[int] = []
+
+    async def work(item: int) -> None:
+        await trio.lowlevel.checkpoint()
+        if item in (2, 3):
+            raise ValueError(f"item {item}")
+        done.append(item)
+
+    with pytest.raises(ValueError, match="item 2"):
+        await run_all_for_each(range(6), work, at_once=1)
+    assert done == [0, 1, 4, 5]

@@ -4,6 +4,9 @@ All preStop hooks of a pod begin at once, and its containers are stopped side by
 sidecars go after the regular ones, in reverse order of their start (KEP-753). A stop that is
 cancelled (a shorter grace period was asked for) is simply made again: the runtime takes the
 shorter of the two.
+
+A pod may have hundreds of containers. Their grace counts from the same moment, but hooks and stops
+are called for in turns, a few in each round of the event loop, so that others go on between them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,6 +29,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
 )
 from trio_kubelet.tasks.concurrency import run_all, run_concurrently
+from trio_kubelet.tasks.turns import Turns
 from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("runtime")
@@ -51,12 +55,16 @@ class Stop:
 
 @frozen(kw_only=True)
 class ContainerStopper:
-    """Stops containers and sandboxes of all pods. Holds no state of any of them."""
+    """Stops containers and sandboxes of all pods. Holds no state of any of them.
+
+    Namespaces share the `turns`, which somebody must give.
+    """
 
     _client: RuntimeClient
     _recorder: EventRecorder
     _node: NodeFacts
     _hooks: Hooks
+    _turns: Turns
 
     async def stop_containers(
         self, pod: Pod, observed: ObservedPod, orders: Iterable[StopContainer]
@@ -89,7 +97,7 @@ class ContainerStopper:
         They are stopped even if a container could not be, which ends with its sandbox.
         """
         groups = _stop_order(pod, observed)
-        turns = [trio.Event() for _ in range(len(groups) + 1)]
+        stopped = [trio.Event() for _ in range(len(groups) + 1)]
 
         async def stop_group(position: int) -> None:
             try:
@@ -105,15 +113,15 @@ class ContainerStopper:
                                 grace_seconds=grace_seconds,
                                 message=f"Stopping container {c.name}",
                             ),
-                            turns[position],
+                            stopped[position],
                         )
                         for c in groups[position]
                     )
                 )
             finally:
-                turns[position + 1].set()
+                stopped[position + 1].set()
 
-        turns[0].set()
+        stopped[0].set()
         failure: RpcError | None = None
         try:
             await run_all(*(partial(stop_group, p) for p in range(len(groups))))
@@ -123,19 +131,23 @@ class ContainerStopper:
         if failure is not None:
             raise failure
 
-    async def stop_container(self, pod: Pod, stop: Stop, turn: trio.Event | None = None) -> None:
-        """Run the preStop hook, wait for the container's turn, stop it. Raises RpcError.
+    async def stop_container(
+        self, pod: Pod, stop: Stop, others_stopped: trio.Event | None = None
+    ) -> None:
+        """Run the preStop hook, wait until its time has come, stop it. Raises RpcError.
 
         All of it takes as long as the grace lasts, and the process gets what is left of that, or
         the least grace. Without any of its own there is no hook.
         """
-        self._recorder.pod(pod, EventType.NORMAL, "Killing", stop.message, container=stop.name)
         began = trio.current_time()
-        with trio.move_on_after(stop.grace_seconds):
+        await self._turns.wait(pod.metadata.namespace)
+        self._recorder.pod(pod, EventType.NORMAL, "Killing", stop.message, container=stop.name)
+        with trio.move_on_at(began + stop.grace_seconds):
             if stop.grace_seconds > 0:
                 await self._run_pre_stop(pod, stop)
-            if turn is not None:
-                await turn.wait()
+            if others_stopped is not None:
+                await others_stopped.wait()
+        await self._turns.wait(pod.metadata.namespace)
         spent = round(trio.current_time() - began)
         remaining = max(stop.grace_seconds - spent, LEAST_GRACE_SECONDS)
         await unless_gone(self._client.stop_container(stop.id, remaining))

@@ -65,7 +65,7 @@ from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, Sandb
 from trio_kubelet.runtime.observed import ObservedPod, ObservedSandbox
 from trio_kubelet.runtime.restarts import all_containers
 from trio_kubelet.tasks.clock import Clock
-from trio_kubelet.tasks.concurrency import run_concurrently
+from trio_kubelet.tasks.concurrency import run_concurrently, run_for_each
 from trio_kubelet.tasks.future import Future
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
@@ -73,6 +73,8 @@ log = structlog.get_logger("runtime")
 
 MOST_TIME_LOOKING = 0.1
 """The part of the time until its images are there in which a pod is looked at."""
+IMAGES_AT_ONCE = 32
+"""Looked for or pulled for a pod, in the order in which its containers start."""
 NO_SANDBOX = Reason(reason="FailedCreatePodSandBox")
 STILL_RUNNING = Reason(reason="FailedKillPod")
 NOT_RESIZED = Reason(reason="ResizeError")
@@ -380,7 +382,8 @@ class PodContainers:
             find = partial(self._find_image, pod, container, config)
             await images[container.name].run(find)
 
-        await run_concurrently(start, *(partial(get_image, each.container) for each in orders))
+        wanted = [order.container for order in orders]
+        await run_concurrently(start, partial(run_for_each, wanted, get_image, IMAGES_AT_ONCE))
         return done[0]
 
     async def _start_in(

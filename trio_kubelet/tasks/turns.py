@@ -1,10 +1,10 @@
-"""Clients take turns, and hold up neither the loop nor each other.
+"""Rounds of the event loop in which a few of those that wait go on: they hold up nobody else.
 
-A handshake costs a millisecond of the processor at the moment at which its bytes are read, a
-request that is not let in some hundred microseconds, and so does each piece of a stream. Hundreds
-of connections that are ready at once would run one after the other with nothing between them. So
-each of them waits for its turn: there are a few in each round of the event loop, and whoever they
-are counted for (peers, or namespaces) have them one after the other.
+A handshake costs a millisecond of the processor at the moment at which its bytes are read, the stop
+of a container as much, a request that is not let in some hundred microseconds, and so does each
+piece of a stream. Hundreds of them that are ready at once would run one after the other with
+nothing between them. So each of them waits for its turn: there are a few in each round of the event
+loop, and whoever they are counted for (peers, or namespaces) have them one after the other.
 """
 
 from collections.abc import Awaitable, Callable, Hashable
@@ -16,7 +16,7 @@ from trio_kubelet.tasks.turn_queue import TurnQueue
 TURNS_IN_A_ROUND = 8
 
 Turn = Callable[[], Awaitable[None]]
-"""Waits for the next turn of a connection."""
+"""Waits for the next turn of whoever it is for."""
 
 
 class Turns:
