@@ -258,9 +258,11 @@ class ClusterPods:
                 task.put(PodRequest(why=("mirror",)))
         self._writer.mirror_changed(uid, mirror)
 
-    def _status_refused(self, uid: str, shown: Pod, why: str) -> None:
+    def _status_refused(self, uid: str, shown: Pod, why: str, seconds: float) -> None:
         """The API cannot be shown a pod as it is: its owner is told, and its task looks anew."""
         message = f"The API server refused the status of the pod: {why}"
+        if seconds:
+            message += f"; the next one is sent in {seconds:.0f} s"
         self._parts.recorder.pod(shown, EventType.WARNING, "FailedStatusUpdate", message)
         self._tasks.put(uid, PodRequest(why=("status refused",)))
 

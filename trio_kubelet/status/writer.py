@@ -7,6 +7,7 @@ and after an outage the newest goes first. Who has no object in the API has noth
 
 The pod as the API has it comes from the watch and from the answers to our own requests, whichever
 is newer; what the server does not take as it was sent is not sent again until either side changes.
+One that it refuses has a back-off of its own, which no change cuts short but the end of its pod.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from trio_kubelet.k8s.versions import is_newer
 from trio_kubelet.status.merge import merged_status, with_final_ends
 from trio_kubelet.status.patch import Json, status_patch
 from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.tasks.work_queue import Retry, WorkQueue
 
 log = structlog.get_logger("status")
@@ -33,6 +35,8 @@ SENT_AT_MOST = 3
 RESYNC_SECONDS = 60.0
 RETRY = BackoffPolicy(initial_seconds=0.1, cap_seconds=5.0, jitter=0.2)
 RETRY_REFUSED = BackoffPolicy(initial_seconds=0.1, cap_seconds=30.0, jitter=0.2)
+RETRY_INVALID = BackoffPolicy(initial_seconds=5.0, cap_seconds=600.0, jitter=0.2)
+AT_ONCE = BackoffPolicy(initial_seconds=0.0, cap_seconds=0.0)
 INVALID = 422
 REFUSED = frozenset({401, 403})
 """The codes of an API server that somebody has to tell what this node may do."""
@@ -45,8 +49,9 @@ class _StatusRecord:
     """The writer's record of one pod.
 
     `object` is the newest version that the API has shown. `settled` are the status that it had
-    and the node's when there was nothing more to send, or (`is_refused`) nothing to be gained.
-    `changed_at`, in trio's clock: when the first change was told that the API does not show yet.
+    and the node's when there was nothing more to send, or it was refused: then none is sent before
+    `refused_until`, and `refusals` are those in a row. `changed_at`: when the first change was told
+    that the API does not show yet. Both in trio's clock.
     `keeps_ends`: the API has refused a status as invalid, and has got since what it can take of
     those that followed.
     """
@@ -54,7 +59,8 @@ class _StatusRecord:
     object: Pod
     is_mirror: bool = False
     settled: tuple[PodStatus, PodStatus] | None = None
-    is_refused: bool = False
+    refusals: Retries = field(factory=lambda: Retries(RETRY_INVALID))
+    refused_until: float | None = None
     keeps_ends: bool = False
     deleted: bool = False
     failing_since: float | None = None
@@ -69,14 +75,15 @@ class StatusWriter:
     stopped, volumes and cgroups given back. Pods are called by the UID that they have on the
     node: a static pod by its own, not its mirror's. `on_synced` is called when the API has come to
     show the newest status of a pod, with the seconds since it began to differ; `on_refused` when
-    the API has called one invalid, with the pod as the API has it and what it says.
+    the API has refused one, with the pod as the API has it, what it says, and the seconds until
+    the next is sent.
     """
 
     _api: Api
     _newest: Callable[[str], PodStatus | None]
     _finished: Callable[[str], bool]
     on_synced: Callbacks[[float]] = field(factory=Callbacks)
-    on_refused: Callbacks[[str, Pod, str]] = field(factory=Callbacks)
+    on_refused: Callbacks[[str, Pod, str, float]] = field(factory=Callbacks)
     _pods: dict[str, _StatusRecord] = field(factory=dict, init=False)
     _queue: WorkQueue = field(init=False)
 
@@ -127,10 +134,8 @@ class StatusWriter:
                 self._look_at_all()
 
     def _look_at_all(self) -> None:
-        """Put in line the pods that differ unnoticed, and those whose status was refused."""
-        for uid, reported in self._pods.items():
-            if reported.is_refused:
-                reported.is_refused, reported.settled = False, None
+        """Put in line the pods that differ unnoticed."""
+        for uid in self._pods:
             self._queue.add(uid)
 
     def _see(self, uid: str, pod: Pod, *, is_mirror: bool) -> None:
@@ -161,7 +166,7 @@ class StatusWriter:
         except ApiError as error:
             return await self._after(error, uid, reported)
         reported.failing_since = None
-        return None
+        return _retry_of_refused(reported)
 
     async def _send_status(self, uid: str, reported: _StatusRecord) -> None:
         """Send what differs, until the answer shows what was wanted, or that it is not taken."""
@@ -170,9 +175,10 @@ class StatusWriter:
             own, known = self._newest(uid), reported.object.status
             if own is None or reported.deleted:
                 return
-            if reported.settled == (known, own) and not sent:
-                if not reported.is_refused:
-                    reported.changed_at = None
+            if self._is_held_back(uid, reported, (known, own)):
+                return
+            if reported.settled == (known, own) and not sent and reported.refused_until is None:
+                reported.changed_at = None
                 return
             shown = with_final_ends(reported.object, own)
             wanted = merged_status(known, shown)
@@ -181,28 +187,53 @@ class StatusWriter:
                 wanted, reported.keeps_ends = kept, kept != wanted
             body = status_patch(reported.object.metadata.uid, known, wanted)
             if body is None or body["status"].items() <= sent.items():
-                reported.settled = (known, own)
+                reported.settled, reported.refused_until = (known, own), None
                 self._synced(reported, was_sent=bool(sent))
                 return
             try:
                 await self._patch(reported, body)
             except ApiError as error:
-                if error.code == INVALID and not reported.keeps_ends:
-                    self._refused(uid, reported, error)
-                    reported.keeps_ends = merged_status(known, shown, keeps_ends=True) != wanted
-                    if reported.keeps_ends:
-                        continue
-                if not _may_help_to_repeat(error):
-                    reported.is_refused, reported.settled = True, (known, own)
-                raise
+                if error.is_not_found or _may_help_to_repeat(error):
+                    raise
+                kept = merged_status(known, shown, keeps_ends=True)
+                ends_help = error.code == INVALID and not reported.keeps_ends and kept != wanted
+                reported.keeps_ends |= ends_help
+                self._refused(uid, reported, error, sent_again=ends_help)
+                if ends_help:
+                    continue
+                reported.settled = (known, own)
+                return
+            reported.refusals.reset()
+            reported.refused_until = None
             sent = body["status"]
             reported.settled = (reported.object.status, own)
 
-    def _refused(self, uid: str, reported: _StatusRecord, error: ApiError) -> None:
+    def _is_held_back(
+        self, uid: str, reported: _StatusRecord, statuses: tuple[PodStatus, PodStatus]
+    ) -> bool:
+        """True if a status was refused not long ago; the last one of a pod is tried once more."""
+        until = reported.refused_until
+        if until is None or trio.current_time() >= until:
+            return False
+        return reported.settled == statuses or not self._is_to_go(uid, reported)
+
+    def _refused(
+        self, uid: str, reported: _StatusRecord, error: ApiError, *, sent_again: bool
+    ) -> None:
+        """Tell that a status was refused, and let the next one wait, unless it is sent at once."""
+        seconds = 0.0
+        if not sent_again:
+            seconds = reported.refusals.next_seconds()
+            reported.refused_until = trio.current_time() + seconds
         self._queue.answered()
-        key = reported.object.metadata.key
-        log.warning("pod status refused as invalid", pod=key, uid=uid, error=str(error))
-        self.on_refused.call(uid, reported.object, str(error))
+        log.warning(
+            "pod status refused",
+            pod=reported.object.metadata.key,
+            uid=uid,
+            error=str(error),
+            next_try_seconds=round(seconds),
+        )
+        self.on_refused.call(uid, reported.object, str(error), seconds)
 
     def _synced(self, reported: _StatusRecord, *, was_sent: bool) -> None:
         changed_at, reported.changed_at = reported.changed_at, None
@@ -233,8 +264,11 @@ class StatusWriter:
         """
         own, settled = self._newest(uid), reported.settled
         is_told = own is None or (settled is not None and settled[1] == own)
-        to_go = reported.object.metadata.deletion_timestamp is not None and self._finished(uid)
-        return to_go and is_told and not (reported.is_mirror or reported.deleted)
+        is_here = not (reported.is_mirror or reported.deleted)
+        return is_told and is_here and self._is_to_go(uid, reported)
+
+    def _is_to_go(self, uid: str, reported: _StatusRecord) -> bool:
+        return reported.object.metadata.deletion_timestamp is not None and self._finished(uid)
 
     async def _delete(self, reported: _StatusRecord) -> None:
         meta = reported.object.metadata
@@ -283,6 +317,14 @@ class StatusWriter:
 def _may_help_to_repeat(error: ApiError) -> bool:
     """True if the server may take the same later; what is invalid waits for a change."""
     return error.is_retriable or error.is_conflict or error.code in REFUSED
+
+
+def _retry_of_refused(reported: _StatusRecord) -> Retry | None:
+    """When the status of a pod is to be looked at that was refused; None for others."""
+    seconds = (reported.refused_until or 0.0) - trio.current_time()
+    if seconds <= 0.0 or reported.deleted:
+        return None
+    return Retry(policy=AT_ONCE, at_least_seconds=seconds, until_added=True)
 
 
 def _retry(error: ApiError) -> Retry:

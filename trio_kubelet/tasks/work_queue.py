@@ -29,12 +29,13 @@ NEVER = float("inf")
 class Retry:
     """Try again by this policy, or (`until_reachable`) once anybody gets an answer.
 
-    `at_least_seconds` is what the other side asked for.
+    `at_least_seconds` is what the other side asked for. `until_added`: or once the key is added.
     """
 
     policy: BackoffPolicy
     at_least_seconds: float | None = None
     until_reachable: bool = False
+    until_added: bool = False
 
 
 Work = Callable[[str], Awaitable[Retry | None]]
@@ -65,12 +66,16 @@ class WorkQueue:
         self._due: dict[str, float] = {}
         self._retries: dict[str, Retries] = {}
         self._for_answers: dict[str, None] = {}
+        self._until_added: set[str] = set()
         self._busy: set[str] = set()
         self._again: set[str] = set()
         self._wake = trio.Event()
 
     def add(self, key: str) -> None:
         """Work on the key: now, after the work on it that goes on, or when its delay is over."""
+        if key in self._until_added:
+            self._until_added.discard(key)
+            del self._due[key]
         if key in self._busy:
             self._again.add(key)
         elif key not in self._due and key not in self._ready:
@@ -113,6 +118,7 @@ class WorkQueue:
         for key in [key for key, due in self._due.items() if due <= now]:
             del self._due[key]
             self._for_answers.pop(key, None)
+            self._until_added.discard(key)
             self._stand_in_line(key)
         return min(self._due.values(), default=NEVER)
 
@@ -134,13 +140,15 @@ class WorkQueue:
     def _settle(self, key: str, retry: Retry | None) -> None:
         added_meanwhile = key in self._again
         self._again.discard(key)
-        if retry is not None:
+        if retry is None:
+            self._retries.pop(key, None)
+        elif not (added_meanwhile and retry.until_added):
             retries = self._retries.setdefault(key, Retries(retry.policy))
             seconds = retries.next_seconds(at_least=retry.at_least_seconds, policy=retry.policy)
             self._due[key] = trio.current_time() + seconds
-        else:
-            self._retries.pop(key, None)
-        if retry is None and added_meanwhile:
+            if retry.until_added:
+                self._until_added.add(key)
+        if added_meanwhile and key not in self._due:
             self._stand_in_line(key)
         if retry is not None and retry.until_reachable:
             if self._is_any_tried():

@@ -18,9 +18,10 @@ from tests.unit.status.api import UNREACHABLE, Fault, a_named_pod
 from tests.unit.status.test_writer import Node
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.k8s.client import ApiError
+from trio_kubelet.status.writer import RETRY_INVALID
 
 NAMES = ("p", "q", "r")
-CALM_SECONDS = 120.0
+CALM_SECONDS = 1.2 * RETRY_INVALID.cap_seconds
 
 Act: TypeAlias = Callable[["World"], None]
 

@@ -117,6 +117,21 @@ async def test_what_failed_is_looked_at_again_after_its_delay(autojump_clock: Mo
     assert 11 <= work.log[1][1] <= 11 + 10 * RETRY.jitter
 
 
+async def test_what_waits_until_it_is_added_is_looked_at_then(autojump_clock: MockClock) -> None:
+    work = Work()
+    waits = Retry(policy=RETRY_LATE, until_added=True)
+    work.answers = {"a": [waits, waits], "b": [waits]}
+    async with running(work) as queue:
+        queue.add("a")
+        queue.add("b")
+        await trio.sleep(5)
+        queue.add("a")
+        await trio.sleep(0.5)
+        queue.add("a")
+        await trio.sleep(200)
+    assert work.by_time == [("a", 0), ("b", 0), ("a", 5), ("a", 6), ("b", 101)]
+
+
 async def test_what_waits_for_an_answer_is_looked_at_when_there_is_one(
     autojump_clock: MockClock,
 ) -> None:
