@@ -1,10 +1,13 @@
-"""The share of the node for the probes of one pod: lookups of names, and time of the event loop.
+"""The shares of the node for probes: lookups of names, and time of the event loop.
 
 What a container answers costs the node more than the container: a frame of nine bytes is 40
 microseconds of the event loop. So the work that answers make is counted, by what it is known to
-cost, and a pod whose probes have used up what is theirs waits before its next ones run. Other pods
-do not notice.
+cost, and a pod whose probes have used up what is theirs waits before its next ones run. So do the
+pods of a namespace that has used up its own, and they take turns: a tenant may have many pods.
+Others do not notice.
 """
+
+from weakref import WeakValueDictionary
 
 import structlog
 import trio
@@ -12,6 +15,7 @@ from attrs import frozen
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.k8s import Container
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.tasks.retries import Retries
 
 log = structlog.get_logger("probes")
@@ -20,6 +24,9 @@ SHARE = 0.05
 """Of a processor, for one pod; two hundred ordinary probes a second take half of it."""
 SAVED_SECONDS = 0.5
 """The time that a pod may use at once after it has used nothing."""
+NAMESPACE_SHARE = 0.25
+NAMESPACE_SAVED_SECONDS = 1.0
+"""For all pods of a namespace: five that use up theirs, or 500 ordinary probes a second."""
 READ_SECONDS = 30e-6
 FRAME_SECONDS = 40e-6
 LINE_SECONDS = 5e-6
@@ -31,37 +38,91 @@ RUN_SECONDS = 500e-6
 """A run itself: a connection, or a call of the runtime, and what follows from its result."""
 
 
-class ProbeShare:
-    """The share of one pod, whose `uid` and `namespace` these are."""
+_LESS_OF_POD = "answers to probes cost too much, running probes of the pod less often"
+_LESS_OF_NAMESPACE = "answers to probes cost too much, running probes of the namespace less often"
 
-    def __init__(self, uid: str = "", namespace: str = "") -> None:
+
+class _Budget:
+    """Seconds of work: they come with the time, and may be used up before they have come.
+
+    Whoever waits for them stands in a line, owners in turns; `words` say so, once a minute.
+    """
+
+    __slots__ = ("_complaints", "_filled_at", "_left_seconds", "_line", "_most", "_share", "_words")
+
+    def __init__(self, share: float, most_seconds: float, words: str) -> None:
+        self._share = share
+        self._left_seconds = self._most = most_seconds
+        self._filled_at: float | None = None
+        self._line = FairLimiter(1, 1)
+        self._complaints = Retries(BackoffPolicy(initial_seconds=1.0, cap_seconds=1.0))
+        self._words = words
+
+    def use(self, seconds: float) -> None:
+        """Count work that was done."""
+        self._left_seconds -= seconds
+
+    async def wait(self, owner: str) -> None:
+        """Return when something is left, and it is the owner's turn; count a run."""
+        if self._line.held or self._wait_seconds() > 0.0:
+            self._complaints.warn(log, self._words)
+            async with self._line.share(owner):
+                await trio.sleep(self._wait_seconds())
+        self.use(RUN_SECONDS)
+
+    def _wait_seconds(self) -> float:
+        """The time until something is left; zero if there is."""
+        now = trio.current_time()
+        passed = max(0.0, now - self._filled_at) if self._filled_at is not None else 0.0
+        self._left_seconds = min(self._most, self._left_seconds + passed * self._share)
+        self._filled_at = now
+        return max(0.0, -self._left_seconds / self._share)
+
+
+class NamespaceShare:
+    """The share of the pods of one namespace."""
+
+    def __init__(self) -> None:
+        self.budget = _Budget(NAMESPACE_SHARE, NAMESPACE_SAVED_SECONDS, _LESS_OF_NAMESPACE)
+
+
+class ProbeShare:
+    """The share of one pod, whose `uid` and `namespace` these are, in that of its namespace."""
+
+    def __init__(
+        self, uid: str = "", namespace: str = "", shared: NamespaceShare | None = None
+    ) -> None:
         self.uid = uid
         self.namespace = namespace
-        self._left_seconds = SAVED_SECONDS
-        self._filled_at: float | None = None
-        self._complaints = Retries(BackoffPolicy(initial_seconds=1.0, cap_seconds=1.0))
+        self._budget = _Budget(SHARE, SAVED_SECONDS, _LESS_OF_POD)
+        self._shared = shared or NamespaceShare()
 
     def use(self, seconds: float) -> None:
         """Count work that was done for the pod."""
-        self._left_seconds -= seconds
+        self._budget.use(seconds)
+        self._shared.budget.use(seconds)
 
     async def wait(self) -> None:
-        """Return when the pod has not used up its share. Cancelled, nothing has changed."""
-        self._fill()
-        if self._left_seconds >= 0:
-            return
-        self._complaints.warn(
-            log, "answers to probes cost too much, running probes of the pod less often"
-        )
-        while self._left_seconds < 0:
-            await trio.sleep(-self._left_seconds / SHARE)
-            self._fill()
+        """Return when the pod may run a probe, and count the run. Cancelled, nothing has changed.
 
-    def _fill(self) -> None:
-        now = trio.current_time()
-        passed = max(0.0, now - self._filled_at) if self._filled_at is not None else 0.0
-        self._left_seconds = min(SAVED_SECONDS, self._left_seconds + passed * SHARE)
-        self._filled_at = now
+        That is when neither the pod nor its namespace has used up its share.
+        """
+        await self._budget.wait("")
+        await self._shared.budget.wait(self.uid)
+
+
+class ProbeShares:
+    """The shares of all pods. A namespace costs nothing once none of its pods has a share."""
+
+    def __init__(self) -> None:
+        self._namespaces = WeakValueDictionary[str, NamespaceShare]()
+
+    def of(self, uid: str, namespace: str) -> ProbeShare:
+        """Make the share of a pod."""
+        shared = self._namespaces.get(namespace)
+        if shared is None:
+            shared = self._namespaces[namespace] = NamespaceShare()
+        return ProbeShare(uid, namespace, shared)
 
 
 @frozen(kw_only=True)

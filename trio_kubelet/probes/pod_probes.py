@@ -32,7 +32,7 @@ from state_machines.probe import (
 )
 from trio_kubelet.k8s import Container, ContainerStatus, Pod, Probe
 from trio_kubelet.pod_clients.result import FinishedRun, ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.pod_clients.share import ProbeShare, Target
+from trio_kubelet.pod_clients.share import ProbeShares, Target
 from trio_kubelet.probes.runner import (
     ProbeMessage,
     ProbeRunner,
@@ -99,6 +99,7 @@ class Probes:
     verdicts: dict[str, ProbeVerdict] = field(factory=dict)
     on_run: Callbacks[[ProbeRun]] = field(factory=Callbacks)
     probed_by: dict[str, "PodProbes"] = field(factory=dict)
+    shares: ProbeShares = field(init=False, factory=ProbeShares)
 
     def recall(self, mirror: Pod) -> None:
         """Take up what an earlier agent has told of a static pod, of containers that still run.
@@ -187,7 +188,7 @@ class PodProbes:
     def __init__(self, node: Probes, pod: Pod, workers: ContainerWorkers) -> None:
         self._node = node
         self._uid = pod.metadata.uid
-        self._share = ProbeShare(self._uid, pod.metadata.namespace)
+        self._share = node.shares.of(self._uid, pod.metadata.namespace)
         self._workers = workers
         self._opened_at_ns = node.clock.now_ns()
         self._instances: dict[str, _Instance] = {}

@@ -5,6 +5,7 @@ counts as it is.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import trio
 from attrs import field, frozen
@@ -15,7 +16,7 @@ from trio_kubelet.pod_clients.dial import Dialer, probe_tcp
 from trio_kubelet.pod_clients.grpc import probe_grpc
 from trio_kubelet.pod_clients.http import HttpProber
 from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.pod_clients.share import RUN_SECONDS, Target
+from trio_kubelet.pod_clients.share import Target
 from trio_kubelet.probes.exec import probe_exec
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -73,18 +74,18 @@ class ProbeRunner:
     """For commands that take long to be expanded: one of a namespace at a time."""
 
     async def run(self, probe: Probe, target: Target) -> ProbeResult:
-        """Run a probe. Raises ProbeError if it could not be run, however often it was tried."""
+        """Run a probe, for which the pod's share was waited for.
+
+        Raises ProbeError if it could not be run, however often it was tried.
+        """
         for _ in range(MOST_TRIES - 1):
-            await target.share.wait()
-            try:
+            with suppress(ProbeError):
                 return await self._run(probe, target)
-            except ProbeError:
-                continue
+            await target.share.wait()
         return await self._run(probe, target)
 
     async def _run(self, probe: Probe, target: Target) -> ProbeResult:
         seconds = probe.timeout_seconds or 1
-        target.share.use(RUN_SECONDS)
         if probe.exec is None:
             return await self.ask_over_network(probe, target, seconds)
         result = await probe_exec(

@@ -1,17 +1,26 @@
-"""The share of the node that the probes of one pod have."""
+"""The shares of the node that the probes of pods and of namespaces have."""
+
+from collections import Counter
 
 import pytest
 import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from trio_kubelet.pod_clients.share import SAVED_SECONDS, SHARE, ProbeShare
+from trio_kubelet.pod_clients.share import (
+    NAMESPACE_SHARE,
+    RUN_SECONDS,
+    SAVED_SECONDS,
+    SHARE,
+    ProbeShare,
+    ProbeShares,
+)
 
 
 async def test_who_has_used_nothing_does_not_wait(mock_clock: MockClock) -> None:
     share = ProbeShare("uid")
     await share.wait()
-    share.use(SAVED_SECONDS)
+    share.use(SAVED_SECONDS - 2 * RUN_SECONDS)
     await share.wait()
 
 
@@ -20,12 +29,13 @@ async def test_who_has_used_more_waits_until_its_share_has_come_to_it(
 ) -> None:
     share, began = ProbeShare("uid"), trio.current_time()
     with capture_logs() as lines:
-        share.use(SAVED_SECONDS + 1.0)
+        await share.wait()
+        share.use(SAVED_SECONDS - RUN_SECONDS + 1.0)
         await share.wait()
     assert trio.current_time() - began == pytest.approx(1.0 / SHARE)
     assert [line["log_level"] for line in lines] == ["warning"]
     await trio.sleep(3600)
-    share.use(SAVED_SECONDS)
+    share.use(SAVED_SECONDS - 2 * RUN_SECONDS)
     began = trio.current_time()
     await share.wait()
     assert trio.current_time() == began
@@ -38,3 +48,59 @@ async def test_no_more_is_saved_than_that(autojump_clock: MockClock) -> None:
     began = trio.current_time()
     await share.wait()
     assert trio.current_time() > began
+
+
+MANY_SECONDS = 400
+
+
+async def keep_probing(share: ProbeShare, seconds: float, runs: list[str]) -> None:
+    """Run probes of a pod without a pause, each of which makes work."""
+    while True:
+        await share.wait()
+        runs.append(share.uid)
+        share.use(seconds)
+        await trio.sleep(0.001)
+
+
+async def test_a_hundred_pods_of_a_namespace_use_no_more_than_its_share(
+    autojump_clock: MockClock,
+) -> None:
+    shares, runs = ProbeShares(), list[str]()
+    with trio.move_on_after(MANY_SECONDS):
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                share = shares.of(f"uid-{number}", "hostile")
+                nursery.start_soon(keep_probing, share, 1.0, runs)
+    assert len(runs) == pytest.approx(MANY_SECONDS * NAMESPACE_SHARE, rel=0.15)
+    each = Counter(runs).values()
+    assert len(each) == 100
+    assert max(each) - min(each) <= 2, "the pods take turns"
+
+
+async def test_pods_of_other_namespaces_do_not_wait_for_one_that_has_used_up_its_share(
+    autojump_clock: MockClock,
+) -> None:
+    shares = ProbeShares()
+    hostile, good = shares.of("a", "hostile"), shares.of("b", "good")
+    hostile.use(MANY_SECONDS)
+    began = trio.current_time()
+    await good.wait()
+    assert trio.current_time() == began
+
+
+async def test_a_pod_with_few_probes_has_its_turn_before_the_many_of_another(
+    autojump_clock: MockClock,
+) -> None:
+    shares, runs = ProbeShares(), list[str]()
+    many, few = shares.of("many", "n"), shares.of("few", "n")
+    with trio.move_on_after(10 * MANY_SECONDS):
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(keep_probing, shares.of(f"uid-{number}", "n"), 1.0, runs)
+            for _ in range(50):
+                nursery.start_soon(keep_probing, many, 0.1, runs)
+            nursery.start_soon(keep_probing, few, 0.1, runs)
+    count = Counter(runs)
+    # What both had saved they used at once.
+    assert count["many"] > 100
+    assert count["few"] >= count["many"] - 2 * SAVED_SECONDS / 0.1 - 5
