@@ -72,7 +72,7 @@ class Objects(NoReferences):
     async def token(self, pod: Pod, audience: str, expiration_seconds: int | None) -> str:
         return self.token_text
 
-    async def trust_anchors(self, projection: ClusterTrustBundleProjection) -> bytes:
+    async def trust_anchors(self, pod: Pod, projection: ClusterTrustBundleProjection) -> bytes:
         raise ObjectError("none here")
 
 

@@ -166,9 +166,9 @@ class References:
         """Return a valid token of a pod's service account. Raises ObjectError."""
         return await self._tokens.get(pod, audience, expiration_seconds)
 
-    async def trust_anchors(self, projection: ClusterTrustBundleProjection) -> bytes:
-        """Return the certificates of a projection in PEM. Raises ObjectError."""
-        return await self._trust_bundles.anchors(projection)
+    async def trust_anchors(self, pod: Pod, projection: ClusterTrustBundleProjection) -> bytes:
+        """Return the certificates of a pod's projection in PEM. Raises ObjectError."""
+        return await self._trust_bundles.anchors(pod.metadata.namespace, projection)
 
     async def environment(self, pod: Pod, *, is_static: bool = False) -> EnvironmentData:
         """Return what the variables of a registered pod are made of; waits for first answers.
@@ -227,7 +227,7 @@ class NoReferences:
         """Raises ObjectError."""
         raise ObjectError("failed to fetch token: there is no API server")
 
-    async def trust_anchors(self, _projection: ClusterTrustBundleProjection) -> bytes:
+    async def trust_anchors(self, _pod: Pod, _projection: ClusterTrustBundleProjection) -> bytes:
         """Raises ObjectError."""
         raise ObjectError("ClusterTrustBundle projection needs an API server")
 

@@ -2,10 +2,15 @@
 
 Bundles are few and shared: all are followed once, from the first pod on that projects one. Many
 API servers do not serve them; then a pod is told so, and the server is asked again later.
+
+A bundle has a mebibyte, and a pod may name it in hundreds of sources: it is read in a thread, once
+in each of its versions, and so are labels compared; namespaces take turns at the thread.
 """
 
 import ssl
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import structlog
 import trio
@@ -29,6 +34,7 @@ from trio_kubelet.k8s.client import (
 from trio_kubelet.k8s.kinds import CLUSTER_TRUST_BUNDLES
 from trio_kubelet.references.cached import LAG_SECONDS, RETRY
 from trio_kubelet.references.object_references import ObjectError
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.tasks.retries import Retries
 
 log = structlog.get_logger("references")
@@ -36,7 +42,12 @@ log = structlog.get_logger("references")
 NOT_SERVED = "ClusterTrustBundle projection is not supported: the API server does not serve them"
 DISABLED = "ClusterTrustBundle projection is disabled by its feature gate"
 
+KEPT_BYTES = 16 << 20
+"""Of certificates that were read, as text; the bundles that were used longest ago go first."""
+
 _ASK_AGAIN_SECONDS = 60.0
+MAX_BYTES = 8 << 20
+"""Of the certificates of one source: a volume holds no more."""
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
@@ -48,6 +59,8 @@ class TrustBundles:
         self._on_change = on_change
         self._enabled = enabled
         self._bundles: dict[str, ClusterTrustBundle] = {}
+        self._threads = FairLimiter(1, 1)
+        self._read = _ReadBundles()
         self._users: set[str] = set()
         self._wanted = trio.Event()
         self._answered = trio.Event()
@@ -70,8 +83,11 @@ class TrustBundles:
         """A pod projects none any more."""
         self._users.discard(uid)
 
-    async def anchors(self, projection: ClusterTrustBundleProjection) -> bytes:
-        """Return the certificates of a projection in PEM, each once. Raises ObjectError."""
+    async def anchors(self, namespace: str, projection: ClusterTrustBundleProjection) -> bytes:
+        """Return the certificates of a projection in PEM, each once. Raises ObjectError.
+
+        It is of a pod of that namespace. Cancelled, it finishes what is being read.
+        """
         if not self._enabled:
             raise ObjectError(DISABLED)
         with trio.move_on_after(LAG_SECONDS):
@@ -82,7 +98,9 @@ class TrustBundles:
             )
         if not self._served:
             raise ObjectError(NOT_SERVED)
-        return selected_anchors(self._bundles, projection)
+        bundles = self._bundles.copy()
+        select = partial(selected_anchors, bundles, projection, self._read.certificates)
+        return await self._threads.share(namespace).run_sync(select)
 
     async def _until_served(self) -> None:
         retries = Retries(RETRY)
@@ -122,14 +140,49 @@ class TrustBundles:
             self._on_change(uid)
 
 
+Certificates = Mapping[bytes, str]
+"""Those of a bundle in PEM, by their DER."""
+
+
+class _ReadBundles:
+    """The certificates of bundles that were read. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[ClusterTrustBundle, Certificates]] = OrderedDict()
+        self._bytes = 0
+
+    def certificates(self, bundle: ClusterTrustBundle) -> Certificates:
+        """Return what `certificates` does for this version of a bundle."""
+        name = bundle.metadata.name
+        known = self._kept.get(name)
+        if known is None or known[0] is not bundle:
+            self._drop(name)
+            known = self._kept[name] = bundle, certificates(bundle)
+            self._bytes += _size(known[1])
+        self._kept.move_to_end(name)
+        while self._bytes > KEPT_BYTES:
+            self._drop(next(iter(self._kept)))
+        return known[1]
+
+    def _drop(self, name: str) -> None:
+        if name in self._kept:
+            self._bytes -= _size(self._kept.pop(name)[1])
+
+
+def _size(found: Certificates) -> int:
+    return sum(map(len, found.values()))
+
+
 def selected_anchors(
-    bundles: Mapping[str, ClusterTrustBundle], projection: ClusterTrustBundleProjection
+    bundles: Mapping[str, ClusterTrustBundle],
+    projection: ClusterTrustBundleProjection,
+    read: Callable[[ClusterTrustBundle], Certificates],
 ) -> bytes:
     """Return the certificates that a projection selects. Raises ObjectError."""
     if projection.name:
         named = bundles.get(projection.name)
         if named is not None:
-            return anchors_of([named])
+            return joined([read(named)])
         if projection.optional:
             return b""
         raise ObjectError(
@@ -150,24 +203,32 @@ def selected_anchors(
         raise ObjectError(
             "combination of signerName and labelSelector matched zero ClusterTrustBundles"
         )
-    return anchors_of(matching)
+    return joined(map(read, matching))
 
 
-def anchors_of(bundles: Iterable[ClusterTrustBundle]) -> bytes:
+def joined(read: Iterable[Certificates]) -> bytes:
     """Return the certificates of bundles, each once, in an order that does not change.
 
-    Raises ObjectError with the name of a bundle that cannot be read.
+    Raises ObjectError if they are more than a volume may hold.
     """
-    found = {each for bundle in bundles for each in _certificates(bundle)}
-    return "".join(ssl.DER_cert_to_PEM_cert(each) for each in sorted(found)).encode()
+    found: dict[bytes, str] = {}
+    for each in read:
+        found.update(each)
+        if _size(found) > MAX_BYTES:
+            raise ObjectError(
+                f"the certificates of the ClusterTrustBundles have more than {MAX_BYTES} bytes"
+            )
+    return "".join(found[each] for each in sorted(found)).encode()
 
 
-def _certificates(bundle: ClusterTrustBundle) -> list[bytes]:
+def certificates(bundle: ClusterTrustBundle) -> Certificates:
+    """Read the certificates of a bundle. Raises ObjectError with its name if it cannot be read."""
     try:
-        return [ssl.PEM_cert_to_DER_cert(block) for block in _blocks(bundle.spec.trust_bundle)]
+        found = {ssl.PEM_cert_to_DER_cert(block) for block in _blocks(bundle.spec.trust_bundle)}
     except ValueError as error:
         name = bundle.metadata.name
         raise ObjectError(f'clustertrustbundle "{name}" has what is no certificate') from error
+    return {each: ssl.DER_cert_to_PEM_cert(each) for each in found}
 
 
 def _blocks(text: str) -> Iterator[str]:

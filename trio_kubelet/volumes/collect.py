@@ -167,7 +167,7 @@ class Collector:
             return _one_file(wanted.path, _private_file(pod, token.encode(), mode))
         if projection.cluster_trust_bundle is not None:
             bundle = projection.cluster_trust_bundle
-            anchors = await self.data.trust_anchors(bundle)
+            anchors = await self.data.trust_anchors(pod, bundle)
             return _one_file(bundle.path, _private_file(pod, anchors, mode))
         raise ObjectError("podCertificate sources are not supported yet")
 

@@ -1,6 +1,9 @@
 """Trust bundles: selected by name, or by signer and labels; each certificate once."""
 
+import threading
 import time
+from collections.abc import Iterable
+from functools import partial
 
 import pytest
 import trio
@@ -24,11 +27,19 @@ from trio_kubelet.k8s import (
     VolumeProjection,
 )
 from trio_kubelet.k8s.kinds import CLUSTER_TRUST_BUNDLES
-from trio_kubelet.references import ObjectError
-from trio_kubelet.references.trust_bundles import DISABLED, NOT_SERVED, anchors_of, selects
+from trio_kubelet.references import ObjectError, trust_bundles
+from trio_kubelet.references.trust_bundles import (
+    DISABLED,
+    NOT_SERVED,
+    Certificates,
+    certificates,
+    joined,
+    selects,
+)
 
 ONE, TWO = (trustme.CA().cert_pem.bytes().decode() for _ in range(2))
 EVERYTHING = LabelSelector()
+POD = pod_with("u1")
 
 
 def bundle(name: str, text: str, signer: str = "", **labels: str) -> ClusterTrustBundle:
@@ -62,6 +73,10 @@ def count(pem: bytes) -> int:
 def put(cluster: Cluster, *bundles: ClusterTrustBundle) -> None:
     for each in bundles:
         cluster.server.create(CLUSTER_TRUST_BUNDLES, each)
+
+
+def anchors_of(bundles: Iterable[ClusterTrustBundle]) -> bytes:
+    return joined(map(certificates, bundles))
 
 
 def test_a_certificate_comes_once_and_in_the_same_order_always() -> None:
@@ -116,14 +131,14 @@ async def test_bundles_are_followed_and_pods_that_project_them_are_told(
         projection = by_name("roots")
         cluster.references.register(pod_of(projection))
         cluster.references.register(pod_with("u2"))
-        assert await cluster.references.trust_anchors(projection) == ONE.encode()
+        assert await cluster.references.trust_anchors(POD, projection) == ONE.encode()
         await wait_all_tasks_blocked()
         assert cluster.told.uids == []
         cluster.server.delete(CLUSTER_TRUST_BUNDLES, "roots")
         assert await cluster.told.wait() == ["u1"]
         with pytest.raises(ObjectError, match='"roots" not found'):
-            await cluster.references.trust_anchors(projection)
-        assert await cluster.references.trust_anchors(by_name("roots", optional=True)) == b""
+            await cluster.references.trust_anchors(POD, projection)
+        assert await cluster.references.trust_anchors(POD, by_name("roots", optional=True)) == b""
 
 
 async def test_a_signer_has_several_bundles(autojump_clock: MockClock) -> None:
@@ -135,7 +150,7 @@ async def test_a_signer_has_several_bundles(autojump_clock: MockClock) -> None:
             bundle("t:1", TWO, signer="x/t"),
         )
         cluster.references.register(pod_of(by_signer("x/s")))
-        ask = cluster.references.trust_anchors
+        ask = partial(cluster.references.trust_anchors, POD)
         assert count(await ask(by_signer("x/s"))) == 2
         live = LabelSelector(match_labels={"live": "yes"})
         assert await ask(by_signer("x/s", live)) == ONE.encode()
@@ -162,10 +177,10 @@ async def test_a_server_without_bundles_is_told_and_asked_again_later(
         projection = by_name("roots")
         cluster.references.register(pod_of(projection))
         with pytest.raises(ObjectError, match=NOT_SERVED):
-            await cluster.references.trust_anchors(projection)
+            await cluster.references.trust_anchors(POD, projection)
         cluster.server.faults.remove(fault)
         assert await cluster.told.wait() == ["u1"]
-        assert await cluster.references.trust_anchors(projection) == ONE.encode()
+        assert await cluster.references.trust_anchors(POD, projection) == ONE.encode()
 
 
 async def test_with_the_gate_closed_nothing_is_asked(autojump_clock: MockClock) -> None:
@@ -173,7 +188,7 @@ async def test_with_the_gate_closed_nothing_is_asked(autojump_clock: MockClock) 
         projection = by_name("roots")
         cluster.references.register(pod_of(projection))
         with pytest.raises(ObjectError, match=DISABLED):
-            await cluster.references.trust_anchors(projection)
+            await cluster.references.trust_anchors(POD, projection)
         assert cluster.asked("list", "clustertrustbundles") == 0
 
 
@@ -187,3 +202,55 @@ def test_a_text_with_many_beginnings_and_no_end_is_read_once() -> None:
     began = time.thread_time()
     assert anchors_of([bundle("odd", "-----BEGIN CERTIFICATE-----" * 40_000)]) == b""
     assert time.thread_time() - began < LIMIT_SECONDS
+
+
+async def test_a_bundle_is_read_once_in_each_version_and_never_in_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[tuple[str, bool]] = []
+
+    def counted(bundle: ClusterTrustBundle) -> Certificates:
+        read.append((bundle.metadata.name, threading.current_thread() is threading.main_thread()))
+        return certificates(bundle)
+
+    monkeypatch.setattr(trust_bundles, "certificates", counted)
+    async with open_cluster(trust_bundles=True) as cluster:
+        put(cluster, bundle("roots", ONE, "s/s"), bundle("others", TWO, "s/s"))
+        cluster.references.register(pod_of(by_name("roots")))
+        for projection in [by_name("roots"), by_signer("s/s", LabelSelector())] * 20:
+            assert await cluster.references.trust_anchors(POD, projection)
+        assert sorted(read) == [("others", False), ("roots", False)]
+        cluster.server.update(CLUSTER_TRUST_BUNDLES, bundle("roots", TWO, "s/s"))
+        await cluster.told.wait()
+        assert await cluster.references.trust_anchors(POD, by_name("roots")) == TWO.encode()
+        assert len(read) == 3
+
+
+async def test_of_many_bundles_those_that_were_used_last_are_kept(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust_bundles, "KEPT_BYTES", 2 * len(ONE))
+    read: list[str] = []
+
+    def counted(bundle: ClusterTrustBundle) -> Certificates:
+        read.append(bundle.metadata.name)
+        return certificates(bundle)
+
+    monkeypatch.setattr(trust_bundles, "certificates", counted)
+    async with open_cluster(trust_bundles=True) as cluster:
+        put(cluster, *(bundle(name, ONE) for name in "abc"))
+        cluster.references.register(pod_of(by_name("a")))
+        for name in "abacab":
+            await cluster.references.trust_anchors(POD, by_name(name))
+    assert read == ["a", "b", "c", "b"]
+
+
+async def test_more_certificates_than_a_volume_may_hold_are_refused(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust_bundles, "MAX_BYTES", len(ONE))
+    async with open_cluster(trust_bundles=True) as cluster:
+        put(cluster, bundle("roots", ONE + TWO))
+        cluster.references.register(pod_of(by_name("roots")))
+        with pytest.raises(ObjectError, match="have more than"):
+            await cluster.references.trust_anchors(POD, by_name("roots"))

@@ -68,7 +68,7 @@ class Fetched(NoReferences):
     async def token(self, pod: Pod, audience: str, expiration_seconds: int | None) -> str:
         return f"{pod.metadata.uid} for {audience} {expiration_seconds}"
 
-    async def trust_anchors(self, projection: ClusterTrustBundleProjection) -> bytes:
+    async def trust_anchors(self, pod: Pod, projection: ClusterTrustBundleProjection) -> bytes:
         return self.anchors[projection.name]
 
 
