@@ -114,7 +114,7 @@ class Invariants:
             self.record.refused_events.add((str(entry["object"]), str(entry["reason"])))
         if entry["event"] in DAMAGED:
             self.violated("a file that the agent keeps is damaged:", self.record.lines[-1])
-        if entry["event"] == "pod status refused as invalid":
+        if entry["event"] == "pod status refused":
             self.violated("the API was told what no pod's life allows:", self.record.lines[-1])
 
     def on_agent_ended(self, journal: tuple[Entry, ...]) -> None:

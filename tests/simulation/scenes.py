@@ -29,7 +29,7 @@ class Watcher:
     errors: list[LogEntry] = field(factory=list)
 
     def on_log(self, entry: LogEntry) -> None:
-        if entry["level"] == "error" or entry["event"] == "pod status refused as invalid":
+        if entry["level"] == "error" or entry["event"] == "pod status refused":
             self.errors.append(entry)
 
     def on_status(self, pod: Pod, status: PodStatus) -> None:

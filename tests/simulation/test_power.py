@@ -1,5 +1,6 @@
 """What the simulation's power failures leave, against the model that notes every moment."""
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,12 @@ import pytest
 
 from tests.power_failures import PowerFailures
 from tests.simulation.power import Power, Survivors
+from tests.unit.volumes.test_configuration import Fetched, map_volume, pod_with, shown
 from trio_kubelet.kernel.whole_files import make_folder, sync_folder, write_all_whole, write_whole
+from trio_kubelet.tasks.clock import SystemClock
+from trio_kubelet.volumes import PodFolders, local_volumes
+from trio_kubelet.volumes.plugin import VolumesNotReady
+from trio_kubelet.volumes.volumes import Volumes
 
 
 def write_and_sync(folder: Path) -> None:
@@ -131,3 +137,45 @@ def test_power_can_fail_between_a_file_and_its_name(tmp_path: Path) -> None:
             sync_folder(folder)
         power.come_back()
         assert files(folder) == left
+
+
+@pytest.mark.parametrize("survivors", Survivors)
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_volume_of_a_config_map_that_is_gone_is_whole_or_not_ready(
+    tmp_path: Path, survivors: Survivors, seed: int
+) -> None:
+    folder, pod = tmp_path / "kubelet", pod_with(map_volume())
+    folder.mkdir()
+    data, power = Fetched(), Power(folder, random.Random(seed))
+
+    def booted() -> Volumes:
+        return local_volumes(
+            PodFolders(folder), lambda _: 1 << 20, data=data, clock=SystemClock(), privileged=False
+        )
+
+    contents = [{"a": "1", "b": "2"}, {"a": "1" * 5000, "c": "3"}, {"a": "4"}]
+    with power.watched():
+        volumes = booted()
+        for content in contents:
+            data.config_maps["settings"] = content
+            await volumes.prepare(pod)
+            if random.Random(seed).random() < 0.5:
+                for path in (folder, *folder.rglob("*")):
+                    sync(path)
+        power.fail(survivors)
+        power.come_back()
+        del data.config_maps["settings"]
+        try:
+            mounted = await booted().prepare(pod)
+        except VolumesNotReady:
+            assert survivors is not Survivors.ALL
+        else:
+            assert shown(mounted["v"].host_path) in contents
+
+
+def sync(path: Path) -> None:
+    """What the kernel does after a while."""
+    if not path.is_symlink():
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)

@@ -17,7 +17,14 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from trio_kubelet.volumes.payload import Payload, VolumeFile
+from trio_kubelet.volumes.payload import (
+    MAX_BYTES,
+    Payload,
+    PayloadBuilder,
+    VolumeFile,
+    VolumeTooLargeError,
+    digest,
+)
 from trio_kubelet.volumes.safe_open import open_file_beneath, open_folder_beneath, remove_tree
 
 DATA = "..data"
@@ -56,6 +63,48 @@ def has_data(folder: Path) -> bool:
             return data_folder(volume) is not None
     except OSError:
         return False
+
+
+def held_digest(folder: Path) -> str | None:
+    """Return the digest of the payload that a volume holds, None if it holds none whole. Blocks.
+
+    It is that of `payload.digest`: whoever has noted what was written sees whether a loss of power
+    has left less of it. What cannot have been written by `write_payload` is not read.
+    """
+    try:
+        with _opened(folder) as volume:
+            name = data_folder(volume)
+            if name is None:
+                return None
+            with _held(open_folder_beneath(volume, name)) as data:
+                payload = _read_payload(data)
+            names = _children(payload)[""]
+            if any(_link_target(volume, each) != f"{DATA}/{each}" for each in names):
+                return None
+            return digest(payload)
+    except (OSError, VolumeTooLargeError):
+        return None
+
+
+def _read_payload(data: int) -> Payload:
+    """Read all files of a folder. Raises OSError, and VolumeTooLargeError."""
+    found = PayloadBuilder()
+    folders = [""]
+    while folders:
+        inside = folders.pop()
+        with _held(open_folder_beneath(data, inside)) as folder:
+            names = sorted(_names(folder))
+        found.expect(len(names) + len(folders))
+        for name in names:
+            path = f"{inside}/{name}" if inside else name
+            if stat.S_ISDIR(os.stat(path, dir_fd=data, follow_symlinks=False).st_mode):
+                folders.append(path)
+                continue
+            with _held(open_file_beneath(data, path)) as descriptor:
+                mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+                with open(descriptor, "rb", closefd=False) as stream:
+                    found.add(path, VolumeFile(content=stream.read(MAX_BYTES + 1), mode=mode))
+    return found.files
 
 
 def data_folder(volume: int) -> str | None:

@@ -3,6 +3,10 @@
 The payload is collected at each sync, compared with what the volume holds, and written where it
 differs: that is how a running pod gets a change. What may be confidential lives in memory. A pod
 whose volume was prepared once keeps it when an object vanishes later or nobody answers.
+
+Nothing of it is synced, which would cost each start of a pod several waits for the disk. Instead a
+digest of the files is noted beside those that are on the disk before they are shown. After a loss
+of power a volume whose files are not those of its note has never been complete.
 """
 
 import os
@@ -16,10 +20,11 @@ import structlog
 from attrs import field, frozen
 
 from trio_kubelet.k8s import Pod, Volume
+from trio_kubelet.kernel.whole_files import write_whole
 from trio_kubelet.references.object_references import ObjectError
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.fair_limiter import Share
-from trio_kubelet.volumes.atomic_writer import has_data, write_payload
+from trio_kubelet.volumes.atomic_writer import has_data, held_digest, write_payload
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
 from trio_kubelet.volumes.folders import (
     PLUGIN_FOLDER_MODE,
@@ -28,7 +33,7 @@ from trio_kubelet.volumes.folders import (
     make_folders,
 )
 from trio_kubelet.volumes.mount import has_own_file_system, mount_memory
-from trio_kubelet.volumes.payload import Payload, fs_group, without_owners
+from trio_kubelet.volumes.payload import Payload, digest, fs_group, without_owners
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError, VolumeThreads
 from trio_kubelet.volumes.safe_open import remove_tree
 
@@ -38,6 +43,8 @@ T = TypeVar("T")
 
 _FOLDER_MODE = 0o777
 _MARK = "ready"
+"""The file with the digests of the payload and of the one before, a line each."""
+_MARK_BYTES = 1024
 _GROUP_MODE = 0o2550
 
 
@@ -98,7 +105,7 @@ class ConfigurationVolume:
             await self._prepare(pod, partial(self._write, pod, volume.name, folder, make, now_ns))
         except (ObjectError, ValueError, OSError) as error:
             problem = VolumeError(volume.name, str(error))
-            if not await self._prepare(pod, partial(self._is_prepared, folder)):
+            if not await self._prepare(pod, partial(self._is_prepared, pod, folder)):
                 raise problem from error
             return _mounted(volume, folder, problem)
         return _mounted(volume, folder, None)
@@ -121,6 +128,8 @@ class ConfigurationVolume:
             self._make(pod, name, folder)
         if group is not None:
             _give_to_group(folder, group)
+        if not self._needs_mount:
+            _note_digest(self._marks(pod.metadata.uid, name) / _MARK, digest(payload))
         if write_payload(folder, payload, group=group, now_ns=now_ns):
             log.debug("volume written", pod=pod.metadata.name, volume=name, files=len(payload))
 
@@ -129,9 +138,9 @@ class ConfigurationVolume:
         make_folder(folder, _FOLDER_MODE)
         if self._needs_mount:
             mount_memory(folder, self.parts.memory_available(pod))
-        marks = self._marks(pod.metadata.uid, name)
-        make_folders(marks)
-        (marks / _MARK).touch(0o644)
+            marks = self._marks(pod.metadata.uid, name)
+            make_folders(marks)
+            (marks / _MARK).touch(0o644)
 
     def _is_there(self, folder: Path) -> bool:
         if not folder.is_dir():
@@ -142,11 +151,36 @@ class ConfigurationVolume:
     def _needs_mount(self) -> bool:
         return self.kind.in_memory and self.parts.privileged
 
-    def _is_prepared(self, folder: Path) -> bool:
-        return self._is_there(folder) and has_data(folder)
+    def _is_prepared(self, pod: Pod, folder: Path) -> bool:
+        """True if the volume holds what was written last, or before: all of it."""
+        if not self._is_there(folder):
+            return False
+        if self._needs_mount:
+            return has_data(folder)
+        held = held_digest(folder)
+        return held is not None and held in _noted_digests(
+            self._marks(pod.metadata.uid, folder.name) / _MARK
+        )
 
     async def _prepare(self, pod: Pod, work: Callable[[], T]) -> T:
         return await self.parts.threads.preparing.share_of(pod.metadata).run_sync(work)
+
+
+def _note_digest(mark: Path, found: str) -> None:
+    """Note a digest beside the last one: either may be of what the volume shows after a failure."""
+    noted = _noted_digests(mark)
+    if noted[-1:] != [found]:
+        lines = (*noted[-1:], found)
+        text = "".join(f"{each}\n" for each in lines)
+        write_whole(mark, text.encode(), mode=0o644, folder_mode=PLUGIN_FOLDER_MODE)
+
+
+def _noted_digests(mark: Path) -> list[str]:
+    try:
+        with mark.open("rb") as file:
+            return file.read(_MARK_BYTES).decode(errors="replace").split()
+    except FileNotFoundError:
+        return []
 
 
 def _mounted(volume: Volume, folder: Path, outdated: VolumeError | None) -> MountedVolume:

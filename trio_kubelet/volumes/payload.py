@@ -5,7 +5,9 @@ said here, too. Paths are made sure of once, for all sources: none leaves the vo
 gets in the way of the names that the writer uses itself (they begin with two dots).
 """
 
+import os
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import PurePosixPath
 
 from attrs import evolve, frozen
@@ -76,6 +78,17 @@ class ObjectSource:
     items: tuple[KeyToPath, ...]
     mode: int
     optional: bool
+
+
+def digest(payload: Payload) -> str:
+    """Return a digest of the paths, the modes and the contents of a payload's files."""
+    found = sha256()
+    for path, file in sorted(payload.items()):
+        name = os.fsencode(path)
+        found.update(b"%d %d %o " % (len(name), len(file.content), file.mode))
+        found.update(name)
+        found.update(file.content)
+    return found.hexdigest()
 
 
 def add_config_map(files: PayloadBuilder, found: ConfigMap, source: ObjectSource) -> None:
