@@ -117,5 +117,5 @@ def fill_up(file: Path, containerd: Containerd, percent: int) -> None:
     """Use so much of the disk, by what is no image."""
     found = os.statvfs(file.parent)
     wanted = found.f_bavail - found.f_blocks * (100 - percent) // 100
-    file.write_bytes(bytes(wanted * found.f_frsize))
+    file.write_bytes(bytes(max(0, wanted) * found.f_frsize))
     assert used_percent(containerd) > HIGH

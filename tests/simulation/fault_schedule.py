@@ -33,6 +33,8 @@ class FaultSchedule:
         self._chance = chance
         self._calls_left = 0
         self._then: Callable[[], None] = lambda: None
+        self.on_call: Callable[[str, Message], None] = lambda _rpc, _request: None
+        """Called before each call of the agent's."""
         self.stop_faults()
 
     def stop_faults(self) -> None:
@@ -52,6 +54,7 @@ class FaultSchedule:
 
     def __call__(self, rpc: str, request: Message) -> CallFault:
         """What happens to one call."""
+        self.on_call(rpc, request)
         if self._calls_left > 0:
             self._calls_left -= 1
             if self._calls_left == 0:

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 
+import trio
+
+from tests.simulation.node import Node
 from tests.simulation.record import Life, Record
 from tests.simulation.shapes import POD_RESOURCES, PRIVATE_IMAGES
 from trio_kubelet.hollow import HollowRuntime
@@ -9,6 +12,7 @@ from trio_kubelet.hollow.records import HollowSandbox
 from trio_kubelet.k8s import Quantity
 from trio_kubelet.resources import milli_cpu_to_quota
 from trio_kubelet.runtime.config.security import IdMapping
+from trio_kubelet.runtime.images.collection import images_of_pods
 from trio_kubelet.runtime.user_namespaces import mapping_of
 
 _LIMITS = {name: Quantity(amount) for name, amount in POD_RESOURCES["limits"].items()}
@@ -43,6 +47,23 @@ def made_of_anothers_image(record: Record, uid: str, life: Life) -> Iterator[str
     wanted = record.wanted.get(uid)
     if wanted is not None and life.image in PRIVATE_IMAGES and not wanted.shape.has_login:
         yield f"{life.name} of pod {uid} has the image {life.image}, and no login for it"
+
+
+def removed_in_use(node: Node, image_id: str) -> Iterator[str]:
+    """An image is not removed while a container runs in it, or a pod here names it.
+
+    A pod that has just come may have come too late.
+    """
+    image = node.runtime.images.by_id(image_id)
+    if image is None or node.agent is None:
+        return
+    for container in node.runtime.containers:
+        if container.process and not container.finished_at and container.image.id == image.id:
+            yield f"image {image.tags} of the running container {container.name} is removed"
+    now = trio.current_time()
+    for stored in node.agent.parts.store.active():
+        if now - stored.added_at > 1 and images_of_pods([stored.pod]) & set(image.tags):
+            yield f"image {image.tags} of pod {stored.pod.metadata.key} is removed"
 
 
 def beyond_its_pods_limits(record: Record, uid: str, life: Life) -> Iterator[str]:

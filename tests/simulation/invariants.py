@@ -11,6 +11,7 @@ from functools import partial
 from itertools import takewhile
 
 import trio
+from betterproto import Message
 
 from state_machines.pod import PodState
 from state_machines.probe import ProbeKind
@@ -18,6 +19,7 @@ from tests.apiserver.storage import Change
 from tests.simulation.given import (
     beyond_its_pods_limits,
     made_of_anothers_image,
+    removed_in_use,
     resized,
     wrong_ids,
 )
@@ -103,6 +105,12 @@ class Invariants:
         }
         for rule in rules.get(Kind(kind), ()):
             self._note_all(rule(uid, life))
+
+    def on_call(self, rpc: str, request: Message) -> None:
+        """Observer of the agent's calls to the runtime."""
+        assert self.node is not None, "the node is made before anything happens"
+        if isinstance(request, cri.RemoveImageRequest):
+            self._note_all(removed_in_use(self.node, request.image.image))
 
     def on_log(self, entry: LogEntry) -> None:
         """Observer of the agent's log: an error is always a bug."""

@@ -37,6 +37,7 @@ from trio_kubelet.k8s.client import ApiClient, ApiClients
 from trio_kubelet.node.host import Host, read_hosts
 from trio_kubelet.node.machine import read_machine
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.images.collection import DiskSpace
 from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.telemetry.events import RecordedEvent
@@ -177,6 +178,7 @@ class Node:
         self.api = ApiServer(clock=clock)
         self.agent: SimulatedAgent | None = None
         self.lives = 0
+        self.image_disk_is_full = False
         self._nursery = nursery
         self._chance = chance or random.Random(0)
         self._watcher = watcher
@@ -222,11 +224,22 @@ class Node:
         ask = ask_container(self.runtime.containers.get, self._watcher.on_probe, NODE_IP)
         # A real agent is made before its event loop serves anybody.
         with making_test_data():
-            host = hollow_host(self._runtime_transport, self._machine, self.read_hosts, ask)
+            host = hollow_host(
+                self._runtime_transport,
+                self._machine,
+                self.read_hosts,
+                ask,
+                self._measure_image_disk,
+            )
             self.agent = SimulatedAgent(
                 self._settings(), self.clock, host, self._api_transport, self._on_status
             )
         return self.agent
+
+    def _measure_image_disk(self, _folder: str) -> DiskSpace:
+        """A disk that is full of other things at times, whatever images go."""
+        available = 0 if self.image_disk_is_full else 100
+        return DiskSpace(available_bytes=available, capacity_bytes=100)
 
     def kill_agent(self) -> None:
         """End the agent in the middle of whatever it does, as SIGKILL would."""

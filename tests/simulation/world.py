@@ -113,6 +113,7 @@ class World:
             doubling=self._chance.choice((0.0, 0.0, 0.2)),
         )
         runtime.events.add_observer(invariants.on_event)
+        self._fault_schedule.on_call = invariants.on_call
         self._node.api.storage.observers.append(invariants.on_write)
         self._owners = Owners(self._node, self._record, self._chance, self._start_soon)
         self._actions: Mapping[Callable[[], None], int] = {
@@ -147,6 +148,7 @@ class World:
             self._jump: 1,
             self._lose_image: 1,
             self._fill_disk: 2,
+            self._fill_image_disk: 2,
         }
         self._outages = 0
 
@@ -415,6 +417,14 @@ class World:
         self._disk.is_full, self._record.disk_full_until = True, math.inf
         await trio.sleep(seconds)
         self._disk.is_full, self._record.disk_full_until = False, trio.current_time()
+
+    def _fill_image_disk(self) -> None:
+        self._start_soon(self._without_room_for_images, self._chance.uniform(30, 400))
+
+    async def _without_room_for_images(self, seconds: float) -> None:
+        self._node.image_disk_is_full = True
+        await trio.sleep(seconds)
+        self._node.image_disk_is_full = False
 
     def _lose_image(self) -> None:
         reference = f"{REGISTRY}/app:{self._chance.randint(1, 8)}"

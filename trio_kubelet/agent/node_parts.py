@@ -233,7 +233,7 @@ def _image_access(settings: Settings, clock: Clock) -> ImageAccess:
 
 def _image_collector(parts: NodeParts) -> ImageCollector:
     """Make the part that removes images which nobody uses."""
-    configuration = parts.settings.configuration
+    configuration, measure = parts.settings.configuration, parts.host.measure_image_disk
     may_be_old = parts.settings.gates["ImageMaximumGCAge"]
     return ImageCollector(
         client=parts.client,
@@ -244,7 +244,7 @@ def _image_collector(parts: NodeParts) -> ImageCollector:
             minimum_age=configuration.image_minimum_gc_age,
             maximum_age=configuration.image_maximum_gc_age if may_be_old else timedelta(),
         ),
-        disk=ImageDisk(client=parts.client) if parts.host.images_on_disk else None,
+        disk=ImageDisk(client=parts.client, measure_space=measure) if measure else None,
         pods=lambda: [stored.pod for stored in parts.store.active()],
         sources_known=parts.sources_known,
         on_removed=partial(parts.image_access.tidy, parts.client),

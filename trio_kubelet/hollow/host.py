@@ -10,6 +10,7 @@ from trio_kubelet.node.host import Host, read_hosts, read_this_machine
 from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.probes import AskOverNetwork, answer_for_all
 from trio_kubelet.rpc import InProcess, Transport
+from trio_kubelet.runtime.images.collection import DiskSpace
 from trio_kubelet.tasks.clock import Clock
 
 
@@ -18,8 +19,12 @@ def hollow_host(
     machine: MachineInfo,
     read_hosts: Callable[[], str] = read_hosts,
     ask_over_network: AskOverNetwork = answer_for_all,
+    measure_image_disk: Callable[[str], DiskSpace] | None = None,
 ) -> Host:
-    """Return a host without cgroups, mounts and limits; images are in the runtime's memory."""
+    """Return a host without cgroups, mounts and limits; images are in the runtime's memory.
+
+    Their disk may be pretended.
+    """
     return Host(
         transports=(transport, transport, None),
         machine=machine,
@@ -27,6 +32,7 @@ def hollow_host(
         apparmor=True,
         privileged=False,
         images_on_disk=False,
+        measure_image_disk=measure_image_disk,
         set_up=lambda _settings: None,
         warnings=tuple,
         read_hosts=read_hosts,

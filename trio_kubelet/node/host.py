@@ -43,6 +43,8 @@ from trio_kubelet.runtime.config.dns import (
     parse_resolv_conf,
     resolv_conf_complaint,
 )
+from trio_kubelet.runtime.images.collection import DiskSpace
+from trio_kubelet.runtime.images.filesystem import disk_space
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.volumes.mount import keeps_out_of_swap, make_shared
@@ -161,10 +163,11 @@ class Host:
 
     `cgroups` is None where pods have none. `apparmor`: profiles can be enforced. `privileged`:
     mounts can be made and files given away. `images_on_disk`: the runtime keeps images on a file
-    system of this machine. `set_up(settings)` gives the agent its limits and its root folder the
-    mounts it needs, `warnings()` returns what there is to warn of, `read_hosts()` the hosts file;
-    all three block. `ask_over_network` runs the probes that need the pods' network. `kernel_log`
-    is where the kernel tells what it does; None where there is none.
+    system of this machine; `measure_image_disk(folder)` measures the one that they are on, None if
+    there is none. `set_up(settings)` gives the agent its limits and its root folder the mounts it
+    needs, `warnings()` returns what there is to warn of, `read_hosts()` the hosts file; all four
+    block. `ask_over_network` runs the probes that need the pods' network. `kernel_log` is where the
+    kernel tells what it does; None where there is none.
     """
 
     transports: Transports
@@ -173,6 +176,7 @@ class Host:
     apparmor: bool
     privileged: bool
     images_on_disk: bool
+    measure_image_disk: Callable[[str], DiskSpace] | None
     set_up: Callable[[Settings], None]
     warnings: Callable[[], tuple[HostWarning, ...]]
     ask_over_network: AskOverNetwork
@@ -209,6 +213,7 @@ async def open_host(settings: Settings, cgroups: CgroupTree) -> AsyncIterator[Ho
         apparmor=apparmor_enabled(),
         privileged=True,
         images_on_disk=True,
+        measure_image_disk=disk_space,
         set_up=_set_up,
         warnings=partial(_warnings, cgroups),
         ask_over_network=NodeNetwork().ask,
