@@ -295,6 +295,8 @@ class SyncLoop:
             self._resizing.ask(pod)
             self._tasks.start(pod, stored.incarnation)
             if unfinished is not None and pod.status.phase not in TERMINAL_PHASES:
+                # The agent that decided may have been killed before its event was sent.
+                self._recorder.pod(pod, EventType.WARNING, unfinished.reason, unfinished.message)
                 self.end(pod.metadata.uid, unfinished)
             return
         others = [other for other in self._active() if other.metadata.uid != pod.metadata.uid]

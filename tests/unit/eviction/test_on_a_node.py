@@ -112,6 +112,7 @@ async def test_the_next_agent_finishes_what_a_killed_one_began(
             status = await node.becomes("victim", "Failed")
             assert status.reason == "Evicted"
             assert status.message.startswith(MESSAGE)
+            assert await node.hears("victim", "Evicted") == status.message
             assert any(c.type == "DisruptionTarget" for c in status.conditions)
             await sees(lambda: not list(node.runtime.sandboxes))
             await sees(lambda: '"is_open": false' in records.read_text())
