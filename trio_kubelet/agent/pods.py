@@ -91,7 +91,7 @@ class Pods:
             pods=NodePods(
                 active=parts.active_pods,
                 source_version=self._source_version,
-                all_known=parts.sources_known.is_set,
+                all_known=parts.sources_known,
                 end=self.loop.end,
                 is_gone=lambda uid: uid not in self.tasks,
             ),

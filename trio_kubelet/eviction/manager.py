@@ -29,7 +29,7 @@ from trio_kubelet.eviction.limits import has_own_limits
 from trio_kubelet.eviction.messages import EVICTED, THRESHOLD_MET, Starvation
 from trio_kubelet.eviction.pressure import PressureHistory
 from trio_kubelet.eviction.ranking import Candidate
-from trio_kubelet.eviction.records import EvictionRecords, record_of
+from trio_kubelet.eviction.records import EvictionRecord, EvictionRecords, record_of
 from trio_kubelet.eviction.watch import PressureWatch
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
 from trio_kubelet.stats import StatsProvider
@@ -55,13 +55,13 @@ class NodePods:
     """The pods, for who evicts.
 
     `active()` gives those that hold resources, with what they were allocated; `source_version(uid)`
-    a pod as its source has it, None if it has none. `all_known()` says whether all sources have
-    told. `end(uid, ending)` ends a pod, `is_gone(uid)` says whether its task has ended.
+    a pod as its source has it, None if it has none. `all_known` is set when all sources
+    have told. `end(uid, ending)` ends a pod, `is_gone(uid)` says whether its task has ended.
     """
 
     active: Callable[[], Iterable[Pod]]
     source_version: Callable[[str], Pod | None]
-    all_known: Callable[[], bool]
+    all_known: trio.Event
     end: Callable[[str, Ending], None]
     is_gone: Callable[[str], bool]
 
@@ -101,6 +101,7 @@ class EvictionManager:
         """Take steps until cancelled; a pod that is being ended then is ended by the next agent."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tasks.run)
+            self._resume()
             seen_at = float("-inf")
             while True:
                 history = await self._watch.newer_than(seen_at)
@@ -110,8 +111,15 @@ class EvictionManager:
                 except Exception:
                     log.exception("eviction round failed")
 
+    def _resume(self) -> None:
+        """Wait for the pods that an earlier agent has begun to evict, before another one goes."""
+        unfinished = [each for each in self._records if each.is_open]
+        if unfinished:
+            self._progress = self._progress.while_ending()
+            self._tasks.start(partial(self._wait_for_ends, unfinished))
+
     async def _round(self, history: PressureHistory) -> None:
-        if self._pods.all_known():
+        if self._pods.all_known.is_set():
             await self._records.close(self._is_over)
         await self._hold_to_own_limits(history)
         decision = decide(history, self._progress, self._grace)
@@ -143,7 +151,8 @@ class EvictionManager:
             self.on_decided.call(each, age)
         await self._evict([decision.victim])
         self._progress = self._progress.while_ending()
-        self._tasks.start(partial(self._wait_for_end, decision.victim))
+        victim = record_of(decision.victim, self._clock.now_ns())
+        self._tasks.start(partial(self._wait_for_ends, [victim]))
 
     async def _reclaim(self, signal: Signal, reclaims: Sequence[Reclaim]) -> None:
         """Let node-level things go. What fails leaves the rest to be tried."""
@@ -200,16 +209,20 @@ class EvictionManager:
             self._pods.end(record.uid, record.ending)
             self.on_evicted.call(victim.cause)
 
-    async def _wait_for_end(self, victim: Victim) -> None:
-        """Wait until the pod has gone; then the node is observed, and another may have to go."""
-        uid = victim.pod.metadata.uid
-        gone = self._gone[uid] = trio.Event()
-        with trio.move_on_after(victim.grace_seconds + LATE_SECONDS) as scope:
-            if not self._pods.is_gone(uid):
-                await gone.wait()
-        self._gone.pop(uid, None)
-        if scope.cancelled_caught:
-            log.warning("evicted pod is still there", pod=victim.pod.metadata.key)
+    async def _wait_for_ends(self, records: Sequence[EvictionRecord]) -> None:
+        """Wait until the pods have gone; then the node is observed, and another may have to go."""
+        with trio.move_on_after(LATE_SECONDS):
+            await self._pods.all_known.wait()
+        longest = max(each.grace_seconds for each in records) + LATE_SECONDS
+        latest = trio.current_time() + longest
+        for each in records:
+            gone = self._gone[each.uid] = trio.Event()
+            with trio.move_on_at(latest) as scope:
+                if not self._pods.is_gone(each.uid):
+                    await gone.wait()
+            self._gone.pop(each.uid, None)
+            if scope.cancelled_caught:
+                log.warning("evicted pod is still there", pod=f"{each.namespace}/{each.name}")
         self._progress = self._progress.after_end(trio.current_time())
         self._watch.look_now()
 

@@ -1,6 +1,6 @@
 """The steps against pressure, on a machine whose figures the test sets."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +15,9 @@ from tests.trio_clock import TrioClock
 from tests.unit.eviction.candidates import MI, disk, pod, stats
 from tests.unit.eviction.readings import Machine
 from trio_kubelet.config.eviction import Signal, ThresholdValue
-from trio_kubelet.eviction.decision import GracePolicy, Reclaim
+from trio_kubelet.eviction.decision import GracePolicy, Reclaim, Victim
 from trio_kubelet.eviction.manager import LATE_SECONDS, EvictionManager, NodePods
-from trio_kubelet.eviction.records import EvictionRecords
+from trio_kubelet.eviction.records import EvictionRecords, record_of
 from trio_kubelet.eviction.thresholds import Threshold
 from trio_kubelet.eviction.watch import PressureWatch
 from trio_kubelet.k8s import Pod, PodPhase
@@ -90,14 +90,23 @@ class Node:
 
 @asynccontextmanager
 async def running(
-    root: Path, *, thresholds: tuple[Threshold, ...] = HARD, own_limits: bool = False
+    root: Path,
+    *,
+    thresholds: tuple[Threshold, ...] = HARD,
+    own_limits: bool = False,
+    pods: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Node]:
-    """A node whose manager runs."""
+    """A node whose manager runs; `pods` are there from the start, and use so many MiB."""
     node, clock = Node(root), TrioClock()
     journal = Journal(clock)
     recorder = EventRecorder(journal, "node")
     recorder.on_event.add(node.events.append)
+    all_known = trio.Event()
+    all_known.set()
+    for name, memory in (pods or {}).items():
+        node.add(name, memory)
     node.records = EvictionRecords(root)
+    await node.records.load()
     node.watch = PressureWatch(
         thresholds=thresholds,
         transition_seconds=300,
@@ -110,7 +119,7 @@ async def running(
         pods=NodePods(
             active=lambda: list(node.pods.values()),
             source_version=node.pods.get,
-            all_known=lambda: True,
+            all_known=all_known,
             end=node.end,
             is_gone=lambda uid: uid not in node.pods,
         ),
@@ -263,6 +272,22 @@ async def test_what_users_and_programs_are_told(autojump_clock: MockClock, tmp_p
     assert evicted == ["memory.available"]
     assert [signal for signal, _ in ages] == ["memory.available"]
     assert 950 * MI
+
+
+async def test_what_an_earlier_agent_began_to_evict_goes_before_another_one(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    victim = Victim(
+        pod=pod("a"), cause="memory.available", message="", grace_seconds=1, annotations={}
+    )
+    records = EvictionRecords(tmp_path)
+    await records.add([record_of(victim, 1)])
+    async with running(tmp_path, pods={"a": 500, "b": 450}) as node:
+        await settled(20)
+        assert node.victims == []
+        node.end("a", record_of(victim, 1).ending)
+        await settled(20)
+        assert node.victims == ["a"]
 
 
 async def test_a_record_is_closed_when_the_api_shows_the_end(
