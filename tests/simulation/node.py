@@ -49,6 +49,8 @@ NODE = "node"
 RESTART_SECONDS = 10.0
 """How long a service manager waits before it starts an agent again."""
 NODE_IP = "192.0.2.10"
+MEMORY_BYTES = 16 << 30
+"""The machine's; a scene says how much of it is used."""
 
 
 class WallClock(TrioClock):
@@ -188,7 +190,10 @@ class Node:
         self._life = trio.CancelScope()
         self._ended = trio.Event()
         self._ended.set()
+        self.eviction_hard: Mapping[str, str] = {}
+        self._machine_root = root / "machine"
         self._machine = read_machine(root)
+        self.use_memory(MEMORY_BYTES // 4)
         self.manifests.mkdir(parents=True)
         structlog.configure(
             processors=[
@@ -198,6 +203,17 @@ class Node:
             ],
             cache_logger_on_first_use=False,
         )
+
+    def use_memory(self, used_bytes: int) -> None:
+        """Let so much of the machine's memory be used from now on."""
+        proc = self._machine_root / "proc"
+        proc.mkdir(parents=True, exist_ok=True)
+        free = (MEMORY_BYTES - used_bytes) >> 10
+        scratch = proc / ".meminfo"
+        scratch.write_text(
+            f"MemTotal: {MEMORY_BYTES >> 10} kB\nMemFree: {free} kB\nInactive(file): 0 kB\n"
+        )
+        scratch.rename(proc / "meminfo")
 
     def write_manifest(self, name: str, text: str) -> None:
         """Put a manifest into the folder of static pods, whole from the first moment."""
@@ -230,6 +246,7 @@ class Node:
                 self.read_hosts,
                 ask,
                 self._measure_image_disk,
+                str(self._machine_root),
             )
             self.agent = SimulatedAgent(
                 self._settings(), self.clock, host, self._api_transport, self._on_status
@@ -286,7 +303,8 @@ class Node:
                 resolv_conf="",
                 healthz_port=0,
                 enable_server=False,
-                eviction_hard={},  # how full the machine is that this runs on is no matter
+                # How full the disk is that this runs on is no matter.
+                eviction_hard=self.eviction_hard,
             ),
             options=NodeOptions(
                 root_dir=str(self.root / "kubelet"),

@@ -47,7 +47,7 @@ MACHINES: tuple[StateMachine[Any, Any, Any], ...] = (
 ELSEWHERE: dict[str, frozenset[str]] = {
     CONTAINER.name: frozenset(),
     # tests/unit/sync: test_pod_syncer.py, test_pod_task.py, test_preemptions.py;
-    # tests/integration/test_pods_restarts.py; tests/unit/eviction/test_manager.py
+    # tests/integration/test_pods_restarts.py; test_pressure.py
     POD.name: frozenset({"Rejected", "DeadlineExceeded", "Preempted", "Evicted", "GraceShortened"}),
     # tests/unit/runtime/test_images.py
     IMAGE.name: frozenset(
@@ -57,7 +57,7 @@ ELSEWHERE: dict[str, frozenset[str]] = {
     PLEG.name: frozenset({"Unsupported", "Hinted", "Generic", "ChangeMissed"}),
     # tests/unit/probes/test_pod_probes.py; an error changes no state, so no journal has it
     PROBE.name: frozenset({"Errored", "Recalled", "PodEnds"}),
-    # tests/unit/eviction/test_watch.py; no simulated node runs short of anything
+    # test_pressure.py; a node runs short of nothing on a day
     PRESSURE.name: frozenset({*PRESSURE.events, *PRESSURE.states}),
     # tests/unit/sync/test_loop.py; there is room for all pods of a day
     RESIZE_REQUEST.name: frozenset({"Postponed", "Deferred"}),

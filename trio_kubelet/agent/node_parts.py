@@ -322,6 +322,7 @@ def _stats_sources(parts: NodeParts) -> StatsSources:
         reader=CgroupReader(
             tree=parts.host.cgroups,
             cgroup_root=configuration.cgroup_root,
+            host=parts.host.root,
             max_tasks=parts.host.machine.max_pids,
             system_cgroups=system_cgroup_paths(configuration, parts.settings.options),
         ),

@@ -20,10 +20,12 @@ def hollow_host(
     read_hosts: Callable[[], str] = read_hosts,
     ask_over_network: AskOverNetwork = answer_for_all,
     measure_image_disk: Callable[[str], DiskSpace] | None = None,
+    root: str = "",
 ) -> Host:
     """Return a host without cgroups, mounts and limits; images are in the runtime's memory.
 
-    Their disk may be pretended.
+    Their disk may be pretended. `root` is where a machine's root folder is whose figures count as
+    this one's.
     """
     return Host(
         transports=(transport, transport, None),
@@ -37,6 +39,7 @@ def hollow_host(
         warnings=tuple,
         read_hosts=read_hosts,
         ask_over_network=ask_over_network,
+        root=root,
     )
 
 

@@ -167,7 +167,8 @@ class Host:
     there is none. `set_up(settings)` gives the agent its limits and its root folder the mounts it
     needs, `warnings()` returns what there is to warn of, `read_hosts()` the hosts file; all four
     block. `ask_over_network` runs the probes that need the pods' network. `kernel_log` is where the
-    kernel tells what it does; None where there is none.
+    kernel tells what it does; None where there is none. `root` is where
+    the machine's root folder is, empty for the agent's own: statistics read its /proc.
     """
 
     transports: Transports
@@ -182,6 +183,7 @@ class Host:
     ask_over_network: AskOverNetwork
     read_hosts: Callable[[], str] = read_hosts
     kernel_log: Path | None = None
+    root: str = ""
 
 
 def find_cgroups(settings: Settings) -> CgroupTree:
