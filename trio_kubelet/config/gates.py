@@ -82,7 +82,7 @@ def of_others(gate: FeatureGate, names: str) -> Mapping[str, FeatureGate]:
 
 KNOWN_GATES: Mapping[str, FeatureGate] = {
     "AllowOverwriteTerminationGracePeriodSeconds": waiting(
-        "eviction", evolve(DEPRECATED_OFF, locked=True)
+        "evictions with more grace than pods ask for", evolve(DEPRECATED_OFF, locked=True)
     ),
     "AllowParsingUserUIDFromCertAuth": always(BETA),
     "CPUManagerPolicyAlphaOptions": waiting("resource managers", ALPHA),
@@ -142,7 +142,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "KubeletSeparateDiskGC": always(BETA),
     "KubeletServiceAccountTokenForCredentialProviders": waiting("credential providers", BETA),
     "KubeletTracing": waiting("tracing", GA),
-    "LocalStorageCapacityIsolationFSQuotaMonitoring": waiting("eviction", BETA_OFF),
+    "LocalStorageCapacityIsolationFSQuotaMonitoring": waiting("quota of file systems", BETA_OFF),
     "LoggingAlphaOptions": ALPHA,
     "LoggingBetaOptions": always(BETA),
     "MemoryQoS": ALPHA,

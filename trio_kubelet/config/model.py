@@ -54,7 +54,6 @@ DEFAULT_EVICTION_HARD: Mapping[str, str] = {
 
 # What several fields wait for.
 SERVER = Support(waits_for="server")
-EVICTION = Support(waits_for="eviction")
 RESOURCE_MANAGERS = Support(waits_for="resource managers")
 GRACEFUL_SHUTDOWN = Support(waits_for="graceful shutdown of the node")
 
