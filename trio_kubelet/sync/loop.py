@@ -143,7 +143,10 @@ class SyncLoop:
         handle: Callable[[T], Awaitable[None] | None],
     ) -> None:
         async for item in channel:
-            await self._runtime_health.wait_up()
+            # The pods of one namespace may come by the hundred: whoever comes behind them waits as
+            # many rounds of the event loop as each takes here, which is one.
+            if not self._runtime_health.state.up:
+                await self._runtime_health.wait_up()
             try:
                 with self._monitor.busy(name):
                     if (handled := handle(item)) is not None:
@@ -193,13 +196,14 @@ class SyncLoop:
             op=str(update.op),
             pods=len(update.pods),
         )
-        for pod in sorted(update.pods, key=self._admission_order):
+        for number, pod in enumerate(sorted(update.pods, key=self._admission_order)):
+            if number:
+                await trio.lowlevel.checkpoint()
             try:
                 if not self._is_undecided(update.op, pod):
                     handle(self._bounded(pod, update.op))
             except Exception:
                 log.exception("sync loop handler failed", pod=pod.metadata.key, op=str(update.op))
-            await trio.lowlevel.checkpoint()
         self._silent_sources.discard(update.source)
         if not self._silent_sources:
             self._sources_known.set()

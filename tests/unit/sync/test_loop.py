@@ -26,7 +26,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.probes import ProbeChange
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
-from trio_kubelet.sources import PodOperation, Source
+from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.sync.store import PodStore, StoredPod
 
 A, B = make_pod("a"), make_pod("b")
@@ -237,6 +237,23 @@ async def test_a_pod_that_is_over_is_not_decided_again(autojump_clock: MockClock
     async with running(reject="a") as at:
         await at.say(PodOperation.ADD, evolve(A, status=PodStatus(phase="Failed")))
         assert at.heard() == ["sync a i"]
+
+
+async def test_each_pod_that_comes_takes_one_round_of_the_event_loop(
+    mock_clock: MockClock,
+) -> None:
+    """Where rounds are long, as hundreds of pods are busy, others wait behind them for so many."""
+    many = [make_pod(f"p{number}") for number in range(10)]
+
+    rounds = 0
+    async with running() as at:
+        for pod in many:
+            update = PodUpdate(op=PodOperation.ADD, pods=(pod,), source=Source.API)
+            at.config.send_nowait(update)
+        while len(at.store) < len(many):
+            rounds += 1
+            await trio.lowlevel.checkpoint()
+    assert rounds <= len(many) + 2
 
 
 async def test_a_deletion_carries_its_grace_period(autojump_clock: MockClock) -> None:
