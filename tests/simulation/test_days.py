@@ -59,8 +59,8 @@ ELSEWHERE: dict[str, frozenset[str]] = {
     PROBE.name: frozenset({"Errored", "Recalled", "PodEnds"}),
     # test_pressure.py; a node runs short of nothing on a day
     PRESSURE.name: frozenset({*PRESSURE.events, *PRESSURE.states}),
-    # tests/unit/sync/test_loop.py, tests/unit/runtime/test_resizes.py; there is room for all pods of
-    # a day, and a static one that asks for other resources, or asks no more, is rare
+    # tests/unit/sync/test_loop.py, tests/unit/runtime/test_resizes.py; there is room for all pods
+    # of a day, and a static one that asks for other resources, or asks no more, is rare
     RESIZE_REQUEST.name: frozenset({"Postponed", "Deferred", "Refused", "Infeasible", "Withdrawn"}),
     # tests/unit/runtime/test_resizes.py, test_resizer.py; a call that fails in it is rare
     RESIZE.name: frozenset({"Failed", "Failing"}),
