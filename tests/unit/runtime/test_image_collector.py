@@ -172,6 +172,7 @@ async def test_a_full_disk_loses_the_least_recently_used_until_it_is_under_the_l
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with node(tmp_path, "a:1", "b:1", "c:1") as at:
+        at.sources_known.set()
         for name in ("c:1", "a:1", "b:1"):
             container = await at.use(name)
             await at.collector.delete_unused_images()
@@ -217,6 +218,7 @@ async def test_a_pod_that_comes_while_images_are_removed_keeps_its_image(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with node(tmp_path, "a:1", "b:1", "c:1") as at:
+        at.sources_known.set()
         await at.collector.delete_unused_images()
         await trio.sleep(120)
         at.faults.add("RemoveImage", CallFault(delay_seconds=5))
@@ -229,6 +231,7 @@ async def test_a_pod_that_comes_while_images_are_removed_keeps_its_image(
 
 async def test_a_new_image_makes_no_room(autojump_clock: MockClock, tmp_path: Path) -> None:
     async with node(tmp_path, "a:1") as at:
+        at.sources_known.set()
         await at.collector.delete_unused_images()
         assert await at.images() == ["a:1", PAUSE]
         await trio.sleep(120)
@@ -297,10 +300,26 @@ async def test_images_stay_while_it_is_not_known_which_pods_there_are_to_be(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_node_that_needs_room_at_once_waits_too_until_the_pods_are_known(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    policy = ImageCollectionPolicy(minimum_age=timedelta())
+    async with node(tmp_path, "a:1", "b:1", policy=policy) as at, trio.open_nursery() as nursery:
+        nursery.start_soon(at.collector.run)
+        nursery.start_soon(at.collector.delete_unused_images)
+        await trio.sleep(PERIOD_SECONDS - 1)
+        assert await at.images() == ["a:1", "b:1", PAUSE]
+        at.pods.append(pod("b:1"))
+        await trio.sleep(2)
+        assert await at.images() == ["b:1", PAUSE]
+        nursery.cancel_scope.cancel()
+
+
 async def test_an_image_that_cannot_be_removed_keeps_no_other(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with node(tmp_path, "a:1", "b:1") as at:
+        at.sources_known.set()
         await at.collector.delete_unused_images()
         await trio.sleep(120)
         at.faults.add("RemoveImage", CallFault(error=RpcError(Code.UNKNOWN, "busy")))

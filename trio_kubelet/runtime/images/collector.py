@@ -89,6 +89,8 @@ class ImageCollector:
     """The names of the images of containers and of the sandboxes, at the last look."""
     _uses: Mapping[ImageKey, ImageUse] | None = field(init=False, default=None)
     _turn: trio.Lock = field(init=False, factory=trio.Lock)
+    _has_waited: trio.Event = field(init=False, factory=trio.Event)
+    """Set when it is known which pods there are to be, or `run` waits for that no longer."""
     on_collected: Callbacks[[str]] = field(init=False, factory=Callbacks)
     """Called for each image that was removed, with `FOR_SPACE` or `FOR_AGE`."""
     _has_removed: bool = field(init=False, default=False)
@@ -98,6 +100,7 @@ class ImageCollector:
         """Collect for ever. A round that fails is logged, and told of if the last one failed."""
         with trio.move_on_after(PERIOD_SECONDS):
             await self._sources_known.wait()
+        self._has_waited.set()
         while True:
             await self._runtime_health.wait_up()
             try:
@@ -114,9 +117,11 @@ class ImageCollector:
     async def delete_unused_images(self) -> None:
         """Remove all images that nobody uses and that are not new, whatever room there is.
 
-        Raises CollectionError; then what could be removed is gone. Cancelled, it leaves the
-        rest.
+        After a start it waits, as the first round does, until the pods are known. Raises
+        CollectionError; then what could be removed is gone. Cancelled, it leaves the rest.
         """
+        if not self._sources_known.is_set():
+            await self._has_waited.wait()
         async with self._turn:
             await self._look()
             errors = [
