@@ -182,6 +182,11 @@ def starvation(history: PressureHistory, progress: Progress) -> Starvation | Non
     )
 
 
+def is_short_of_memory(history: PressureHistory) -> bool:
+    """True if a threshold for memory is to be acted on: nothing that takes long comes before."""
+    return any(each.signal in _MEMORY for each in history.met)
+
+
 def over_own_limits(candidates: Iterable[Candidate], layout: DiskLayout) -> tuple[Victim, ...]:
     """The pods that use more of the disk than their own limits allow; all of them go at once."""
     return tuple(

@@ -23,6 +23,7 @@ from trio_kubelet.eviction.decision import (
     Reclaim,
     Victim,
     decide,
+    is_short_of_memory,
     over_own_limits,
 )
 from trio_kubelet.eviction.limits import has_own_limits
@@ -85,6 +86,7 @@ class EvictionManager:
     _recorder: EventRecorder
     _clock: Clock
     _progress: Progress = field(init=False, factory=Progress)
+    _seen_at: float = field(init=False, default=float("-inf"))
     _limits_due_at: float = field(init=False, default=float("-inf"))
     _gone: dict[str, trio.Event] = field(init=False, factory=dict)
     _tasks: BackgroundTasks = field(init=False, factory=BackgroundTasks)
@@ -102,12 +104,9 @@ class EvictionManager:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tasks.run)
             self._resume()
-            seen_at = float("-inf")
             while True:
-                history = await self._watch.newer_than(seen_at)
-                seen_at = history.observed.at
                 try:
-                    await self._round(history)
+                    await self._round(await self._newest(after=self._seen_at))
                 except Exception:
                     log.exception("eviction round failed")
 
@@ -118,15 +117,25 @@ class EvictionManager:
             self._progress = self._progress.while_ending()
             self._tasks.start(partial(self._wait_for_ends, unfinished))
 
+    async def _newest(self, *, after: float = float("-inf")) -> PressureHistory:
+        """The newest observation, which began after a time; the next round waits for a newer."""
+        history = await self._watch.newer_than(after)
+        self._seen_at = history.observed.at
+        return history
+
     async def _round(self, history: PressureHistory) -> None:
         if self._pods.all_known.is_set():
             await self._records.close(self._is_over)
-        await self._hold_to_own_limits(history)
+        if not is_short_of_memory(history):
+            if await self._hold_to_own_limits(history):
+                return
+            history = await self._newest()  # Files of pods may have taken long to measure.
         decision = decide(history, self._progress, self._grace)
         if decision.needs_pods and decision.starved is not None:
-            candidates = await self._candidates(disks=_is_of_disk(decision.starved))
+            candidates = await self._candidates(history, disks=_is_of_disk(decision.starved))
             if candidates is None:
                 return
+            history = await self._newest()
             decision = decide(history, self._progress, self._grace, candidates)
         await self._act(decision, history)
 
@@ -166,22 +175,33 @@ class EvictionManager:
         self._progress = self._progress.after_reclaim(signal, trio.current_time())
         self._watch.look_now()
 
-    async def _hold_to_own_limits(self, history: PressureHistory) -> None:
+    async def _hold_to_own_limits(self, history: PressureHistory) -> bool:
+        """Evict the pods that are over their own limits; True if there were any."""
         now = trio.current_time()
         if not self._own_limits or now < self._limits_due_at:
-            return
+            return False
         self._limits_due_at = now + LIMITS_SECONDS
         if not any(has_own_limits(pod) for pod in self._pods.active()):
-            return
-        candidates = await self._candidates(disks=True) or ()
+            return False
+        candidates = await self._candidates(history, disks=True) or ()
         over = over_own_limits(candidates, history.observed.layout)
         if over:
             await self._evict(over)
+        return bool(over)
 
-    async def _candidates(self, *, disks: bool) -> tuple[Candidate, ...] | None:
-        """The pods that may be evicted, measured now; None if that took too long."""
-        with trio.move_on_after(PODS_DEADLINE_SECONDS):
-            stats = await self._stats.usage_since(trio.current_time(), disks=disks)
+    async def _candidates(
+        self, history: PressureHistory, *, disks: bool
+    ) -> tuple[Candidate, ...] | None:
+        """The pods that may be evicted, measured now; None if that took too long.
+
+        Disks take long where the runtime is busy: nobody looks at them while memory runs out.
+        """
+        with trio.move_on_after(PODS_DEADLINE_SECONDS) as scope:
+            async with trio.open_nursery() as nursery:
+                if disks:
+                    nursery.start_soon(self._cancel_when_short_of_memory, history, scope)
+                stats = await self._stats.usage_since(trio.current_time(), disks=disks)
+                nursery.cancel_scope.cancel()
             by_uid = {each.uid: each for each in stats.pods}
             leaving = self._records.open_uids()
             return tuple(
@@ -189,8 +209,15 @@ class EvictionManager:
                 for pod in self._pods.active()
                 if pod.metadata.uid not in leaving
             )
-        log.warning("measurement of pods timed out")
+        log.warning("measurement of pods given up")
         return None
+
+    async def _cancel_when_short_of_memory(
+        self, history: PressureHistory, scope: trio.CancelScope
+    ) -> None:
+        while not is_short_of_memory(history):
+            history = await self._watch.newer_than(history.observed.at)
+        scope.cancel()
 
     async def _evict(self, victims: Sequence[Victim]) -> None:
         """Record the decision, then end the pods."""

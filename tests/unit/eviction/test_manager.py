@@ -254,6 +254,35 @@ async def test_pods_that_break_their_own_limits_go_though_the_node_has_enough(
     assert node.ended[0][2].disruption == ""
 
 
+async def test_memory_that_runs_out_waits_for_no_measurement_of_disks(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path, own_limits=True) as node:
+        node.machine.seconds_of_disks = 15
+        node.add("a", 3, limits={"ephemeral-storage": "5Mi"})
+        await settled(12)
+        node.add("b", 950)
+        began_at = trio.current_time()
+        node.watch.look_now()
+        await node.any_ended.wait()
+        assert node.victims == ["b"]
+        assert node.ended[0][0] - began_at < 1
+
+
+async def test_no_pod_goes_for_a_disk_that_has_room_again_when_pods_are_measured(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.machine.seconds_of_disks = 15
+        node.add("a", 10)
+        node.machine.disk = 950
+        await settled(12)
+        assert node.reclaimed
+        node.machine.disk = 0
+        await settled()
+    assert node.victims == []
+
+
 async def test_what_users_and_programs_are_told(autojump_clock: MockClock, tmp_path: Path) -> None:
     evicted: list[str] = []
     ages: list[tuple[str, float]] = []
