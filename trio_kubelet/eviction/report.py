@@ -7,7 +7,6 @@ be evicted, with what each uses of it, which is what its end would give back.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import trio
 from attrs import asdict, define
 
 from trio_kubelet.config.eviction import Signal
@@ -45,7 +44,7 @@ class EvictionReporter:
 
     async def _show(self, _request: Request) -> Response:
         history = await self._watch.newer_than(float("-inf"))
-        stats = await self._stats.usage_since(trio.current_time(), disks=True)
+        stats = await self._stats.full()
         by_uid = {each.uid: each for each in stats.pods}
         candidates = [
             Candidate(pod=pod, stats=by_uid.get(pod.metadata.uid)) for pod in self._pods()

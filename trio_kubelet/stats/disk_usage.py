@@ -1,9 +1,10 @@
 """The disk space of the volumes and logs of pods: all their files have to be looked at.
 
 That costs what the pods' users make it cost, so it is bounded: two threads walk, for pods of two
-namespaces, a walk ends after 20 s without a result, and a pod's next one begins no sooner than
-twenty times what the last one took. Nobody waits for a walk longer than a second; until there is a
-result there is none, and an old one counts meanwhile.
+namespaces, a walk ends after 20 s with what it has counted by then, and a pod's next one begins no
+sooner than twenty times what the last one took. So nobody hides what they use behind too many
+files. Who only shows figures waits no longer than a second; until there is a result there is none,
+and an old one counts meanwhile.
 """
 
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import structlog
 import trio
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from trio_kubelet.stats.values import Filesystem, VolumeStats
 from trio_kubelet.tasks.callbacks import Callbacks
@@ -46,8 +47,12 @@ _LOCAL_PLUGINS = ("empty-dir", "configmap", "secret", "downward-api", "projected
 _PLUGIN_PREFIX = "kubernetes.io~"
 
 
-class WalkTooLongError(Exception):
-    """A folder has more files than can be counted in time."""
+@define
+class FolderWalk:
+    """A walk until a deadline (by time.monotonic); incomplete where not all could be counted."""
+
+    deadline: float
+    is_complete: bool = True
 
 
 @frozen(kw_only=True)
@@ -72,6 +77,8 @@ class PodDisk:
     seconds: tuple[float, ...] = ()
     logs: Mapping[str, Filesystem] = field(factory=dict)
     files: Filesystem | None = None
+    is_complete: bool = True
+    """False if at least so much is used: there was more than can be counted."""
 
 
 @frozen(kw_only=True)
@@ -105,8 +112,13 @@ class DiskUsages:
         self._walking: dict[str, trio.Event] = {}
         self.on_walk: Callbacks[[PodDisk]] = Callbacks()
 
-    async def get(self, pods: Iterable[PodPaths]) -> Mapping[str, PodDisk]:
-        """The known sizes of these pods, by UID; walks begin where it is old."""
+    async def get(
+        self, pods: Iterable[PodPaths], patience_seconds: float = FIRST_SECONDS
+    ) -> Mapping[str, PodDisk]:
+        """The known sizes of these pods, by UID; walks begin where it is old.
+
+        First walks are waited for, but no longer than `patience_seconds`.
+        """
         wanted = {pod.uid: pod for pod in pods}
         self._known = {uid: known for uid, known in self._known.items() if uid in wanted}
         now = trio.current_time()
@@ -116,13 +128,13 @@ class DiskUsages:
                 self._walking[uid] = trio.Event()
                 self._tasks.start(partial(self._walk, pod))
         first = [self._walking[uid] for uid in wanted if uid not in self._known]
-        with trio.move_on_after(FIRST_SECONDS):
+        with trio.move_on_after(patience_seconds):
             for walked in first:
                 await walked.wait()
         return {uid: known.disk for uid, known in self._known.items()}
 
     async def _walk(self, pod: PodPaths) -> None:
-        walk = partial(pod_disk, pod, with_volumes=self._with_volumes)
+        count = partial(pod_disk, pod, with_volumes=self._with_volumes)
         known = self._known.get(pod.uid)
         disk = known.disk if known is not None else PodDisk()
         began_at = trio.current_time()
@@ -131,11 +143,11 @@ class DiskUsages:
                 began_at = trio.current_time()
                 now_ns = self._clock.now_ns()
                 disk = await run_in_thread(
-                    partial(walk, now_ns), limiter=trio.CapacityLimiter(1), abandon_on_cancel=True
+                    partial(count, now_ns), limiter=trio.CapacityLimiter(1), abandon_on_cancel=True
                 )
+            if not disk.is_complete:
+                log.warning("pod has more files than can be counted", pod=pod.uid)
             self.on_walk.call(disk)
-        except WalkTooLongError as error:
-            log.warning("pod disk usage measurement failed", pod=pod.uid, error=str(error))
         except Exception:
             log.exception("pod disk usage measurement failed", pod=pod.uid)
         finally:
@@ -146,31 +158,37 @@ class DiskUsages:
 
 
 def pod_disk(pod: PodPaths, now_ns: int, *, with_volumes: bool = True) -> PodDisk:
-    """Look at all files of a pod. Blocks. Raises WalkTooLongError."""
-    deadline = time.monotonic() + WALK_SECONDS
+    """Look at all files of a pod. Blocks."""
+    walk = FolderWalk(time.monotonic() + WALK_SECONDS)
     own_device = _device(pod.volumes.parent)
     volumes, seconds = [], []
     for folder in _local_volumes(pod.volumes) if with_volumes else ():
         began_at = time.monotonic()
-        found = _filesystem(folder, now_ns, deadline)
+        found = _filesystem(folder, now_ns, walk)
         if found is not None:
             seconds.append(time.monotonic() - began_at)
             ephemeral = _device(folder) == own_device
             volumes.append(VolumeStats(name=folder.name, filesystem=found, ephemeral=ephemeral))
     logs = {}
     for folder in _folders(pod.logs):
-        found = _filesystem(folder, now_ns, deadline)
+        found = _filesystem(folder, now_ns, walk)
         if found is not None:
             logs[folder.name] = found
-    files = _own_files(pod.volumes.parent, now_ns, deadline)
-    return PodDisk(volumes=tuple(volumes), seconds=tuple(seconds), logs=logs, files=files)
+    files = _own_files(pod.volumes.parent, now_ns, walk)
+    return PodDisk(
+        volumes=tuple(volumes),
+        seconds=tuple(seconds),
+        logs=logs,
+        files=files,
+        is_complete=walk.is_complete,
+    )
 
 
-def walked(folder: Path, deadline: float) -> FolderSpace:
+def walked(folder: Path, walk: FolderWalk) -> FolderSpace:
     """Add up what is in a folder, itself included, on its own file system, symlinks not followed.
 
-    A file with several names counts once. What goes meanwhile does not count. Raises OSError for
-    the folder itself, and WalkTooLongError after the deadline (by time.monotonic).
+    A file with several names counts once. What goes meanwhile does not count, nor what cannot be
+    remembered, or comes after the deadline. Raises OSError for the folder itself.
     """
     top = folder.lstat()
     used, inodes, seen = top.st_blocks * _BLOCK, 1, 0
@@ -180,19 +198,24 @@ def walked(folder: Path, deadline: float) -> FolderSpace:
         pending -= len(folders[-1])
         for status, path in _entries(folders.pop()):
             seen += 1
-            if seen % _CHECK_EVERY == 0 and time.monotonic() > deadline:
-                raise WalkTooLongError(f"{folder} has too many files to be counted")
+            if seen % _CHECK_EVERY == 0 and time.monotonic() > walk.deadline:
+                walk.is_complete = False
+                return FolderSpace(used=used, inodes=inodes)
             if status.st_dev != top.st_dev:
                 continue
             if stat.S_ISDIR(status.st_mode):
-                folders.append(path)
-                pending += len(path)
+                if pending + len(path) > MAX_PENDING:
+                    walk.is_complete = False
+                else:
+                    folders.append(path)
+                    pending += len(path)
             elif status.st_nlink > 1:
                 if status.st_ino in linked:
                     continue
+                if len(linked) >= MAX_LINKED:
+                    walk.is_complete = False
+                    continue
                 linked.add(status.st_ino)
-            if pending > MAX_PENDING or len(linked) > MAX_LINKED:
-                raise WalkTooLongError(f"{folder} has too many folders or links to be counted")
             used += status.st_blocks * _BLOCK
             inodes += 1
     return FolderSpace(used=used, inodes=inodes)
@@ -205,23 +228,23 @@ def _entries(folder: str) -> Iterator[tuple[os.stat_result, str]]:
                 yield entry.stat(follow_symlinks=False), entry.path
 
 
-def _filesystem(folder: Path, now_ns: int, deadline: float) -> Filesystem | None:
+def _filesystem(folder: Path, now_ns: int, walk: FolderWalk) -> Filesystem | None:
     """The space that a folder takes, and the size of its file system; None if it is gone."""
     try:
-        found = walked(folder, deadline)
+        found = walked(folder, walk)
         return filesystem(os.statvfs(folder), now_ns, used=found.used, inodes_used=found.inodes)
     except OSError:
         return None
 
 
-def _own_files(folder: Path, now_ns: int, deadline: float) -> Filesystem | None:
+def _own_files(folder: Path, now_ns: int, walk: FolderWalk) -> Filesystem | None:
     """The space of the agent's own files in a pod's folder; None if that is gone."""
     used = inodes = 0
     with suppress(OSError):
         status = (folder / ETC_HOSTS).lstat()
         used, inodes = status.st_blocks * _BLOCK, 1
     with suppress(OSError):
-        found = walked(folder / CONTAINERS, deadline)
+        found = walked(folder / CONTAINERS, walk)
         used, inodes = used + found.used, inodes + found.inodes
     try:
         return filesystem(os.statvfs(folder), now_ns, used=used, inodes_used=inodes)

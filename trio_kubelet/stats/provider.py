@@ -21,7 +21,13 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.stats.cgroup_reader import CgroupReader, CgroupReadings, Depth, Stopwatch
-from trio_kubelet.stats.disk_usage import DiskUsages, PodDisk, PodPaths, filesystem
+from trio_kubelet.stats.disk_usage import (
+    FIRST_SECONDS,
+    DiskUsages,
+    PodDisk,
+    PodPaths,
+    filesystem,
+)
 from trio_kubelet.stats.pods import StatsInputs, lacks_cgroups, pod_stats, shown
 from trio_kubelet.stats.rates import Rates
 from trio_kubelet.stats.runtime_stats import (
@@ -44,6 +50,8 @@ RATE_SECONDS = 1.0
 """Between the first two samples, when nobody has asked for long."""
 
 DEADLINE_SECONDS = 5.0
+DECISION_SECONDS = 15.0
+"""For the files of pods that nobody has counted yet, for who decides which pod has to go."""
 FOLDERS_SECONDS = 300.0
 """The time that the runtime's folders are taken for what they were: they are configured."""
 
@@ -121,7 +129,10 @@ class StatsProvider:
         return await self._stats(_ReadRequest(depth=Depth.NETWORK, rates=True, disks=True))
 
     async def usage_since(self, time: float, *, disks: bool) -> Stats:
-        """As `usage`, read at `time` (trio's clock) or later; with what is known of `disks`."""
+        """As `usage`, read at `time` (trio's clock) or later, for who decides by it.
+
+        With `disks`, files of pods that nobody has counted yet are waited for.
+        """
         return await self._stats(_ReadRequest(disks=disks, newer_than=time))
 
     async def node_since(self, time: float) -> NodeReading:
@@ -162,7 +173,8 @@ class StatsProvider:
         node, found = readings.node, StatsInputs(readings=readings, runtime=runtime)
         if wanted.disks:
             filesystems = await self._filesystems.get(wanted.newer_than)
-            disks = await self._disks.get(map(self._sources.paths, pods))
+            patience = FIRST_SECONDS if wanted.newer_than == ANY_AGE else DECISION_SECONDS
+            disks = await self._disks.get(map(self._sources.paths, pods), patience)
             root = str(self._sources.root_folder)
             node = with_filesystems(node, filesystems, runtime, root)
             found = evolve(found, disks=disks, images=node.containers, root=node.root)

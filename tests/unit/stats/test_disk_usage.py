@@ -1,6 +1,8 @@
 """What the files of pods take."""
 
+import math
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -11,8 +13,9 @@ from tests.trio_clock import TrioClock
 from trio_kubelet.stats import disk_usage
 from trio_kubelet.stats.disk_usage import (
     DiskUsages,
+    FolderWalk,
+    PodDisk,
     PodPaths,
-    WalkTooLongError,
     pod_disk,
     walked,
 )
@@ -41,16 +44,16 @@ def test_a_walk_adds_up_blocks_and_inodes(tmp_path: Path) -> None:
     (tmp_path / "a/b/file").write_bytes(bytes(100 * KI))
     (tmp_path / "a/hole").touch()
     os.truncate(tmp_path / "a/hole", 1 << 30)
-    found = walked(tmp_path, time.monotonic() + 60)
+    found = walked(tmp_path, FolderWalk(time.monotonic() + 60))
     assert (found.used, found.inodes) == (taken(tmp_path), 5)
     assert 100 * KI <= found.used < 1 << 20
 
 
 def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(bytes(64 * KI))
-    before = walked(tmp_path, time.monotonic() + 60)
+    before = walked(tmp_path, FolderWalk(time.monotonic() + 60))
     (tmp_path / "two").hardlink_to(tmp_path / "one")
-    assert walked(tmp_path, time.monotonic() + 60) == before
+    assert walked(tmp_path, FolderWalk(time.monotonic() + 60)) == before
 
 
 def test_symlinks_lead_nowhere(tmp_path: Path) -> None:
@@ -60,14 +63,29 @@ def test_symlinks_lead_nowhere(tmp_path: Path) -> None:
     (outside / "large").write_bytes(bytes(1 << 20))
     (inside / "link").symlink_to(outside)
     (inside / "loop").symlink_to(inside)
-    assert walked(inside, time.monotonic() + 60).inodes == 3
+    assert walked(inside, FolderWalk(time.monotonic() + 60)).inodes == 3
 
 
-def test_a_walk_that_takes_too_long_ends(tmp_path: Path) -> None:
+def test_a_walk_that_takes_too_long_ends_with_what_it_has_counted(tmp_path: Path) -> None:
     for number in range(600):
         (tmp_path / str(number)).touch()
-    with pytest.raises(WalkTooLongError):
-        walked(tmp_path, time.monotonic() - 1)
+    walk = FolderWalk(time.monotonic() - 1)
+    assert walked(tmp_path, walk).inodes == 512
+    assert not walk.is_complete
+
+
+@pytest.mark.parametrize("limit", ["MAX_LINKED", "MAX_PENDING"])
+def test_folders_and_links_that_cannot_be_remembered_hide_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(disk_usage, limit, len(str(tmp_path)) if limit == "MAX_PENDING" else 0)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").touch()
+    (tmp_path / "second").hardlink_to(tmp_path / "link")
+    (tmp_path / "file").write_bytes(bytes(1 << 20))
+    walk = FolderWalk(time.monotonic() + 60)
+    assert walked(tmp_path, walk).used >= 1 << 20
+    assert not walk.is_complete
 
 
 def test_volumes_and_logs_of_a_pod(paths: PodPaths) -> None:
@@ -112,7 +130,7 @@ async def test_volumes_are_not_looked_at_where_that_is_switched_off(paths: PodPa
         nursery.cancel_scope.cancel()
 
 
-async def test_a_pod_with_too_many_files_has_no_figures_and_rests(
+async def test_a_pod_with_too_many_files_has_what_was_counted_and_rests(
     paths: PodPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_usage, "WALK_SECONDS", -1.0)
@@ -121,9 +139,31 @@ async def test_a_pod_with_too_many_files_has_no_figures_and_rests(
     usages = DiskUsages(tasks, TrioClock(), 60)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.run)
-        assert (await usages.get([paths]))["uid"].volumes == ()
+        found = (await usages.get([paths]))["uid"]
+        assert not found.is_complete
+        assert [volume.filesystem.inodes_used for volume in found.volumes] == [1]
         monkeypatch.undo()
-        assert (await usages.get([paths]))["uid"].volumes == ()
+        assert (await usages.get([paths]))["uid"] is found
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_has_to_decide_waits_for_what_was_never_counted(
+    paths: PodPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_count, count = threading.Event(), pod_disk
+
+    def slow(pod: PodPaths, now_ns: int, *, with_volumes: bool) -> PodDisk:
+        may_count.wait()
+        return count(pod, now_ns, with_volumes=with_volumes)
+
+    monkeypatch.setattr(disk_usage, "pod_disk", slow)
+    tasks = BackgroundTasks()
+    usages = DiskUsages(tasks, TrioClock(), 60)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.run)
+        assert await usages.get([paths], 0) == {}
+        may_count.set()
+        assert list(await usages.get([paths], math.inf)) == ["uid"]
         nursery.cancel_scope.cancel()
 
 
