@@ -16,7 +16,7 @@ from trio_kubelet.rpc import Code, RpcError
 
 PODS_AT_ONCE = 20
 REMOVALS = ("RemoveContainer", "RemovePodSandbox")
-FOR_THE_NODE = ("Status", "Version", "ListImages")
+FOR_THE_NODE = ("Status", "Version", "ListImages", "ImageFsInfo")
 REFUSED = RpcError(Code.UNKNOWN, "not now")
 SLOW_SECONDS = 8.0
 SLOW = f"{{obeysTerm: {SLOW_SECONDS}}}"

@@ -207,7 +207,9 @@ class SyncLoop:
         self._silent_sources.discard(update.source)
         if not self._silent_sources:
             self._sources_known.set()
-        self._decide_resizes(RESIZE_TRIGGERS[update.op])
+        # Statuses come back all the time, and each decision sums up all pods.
+        if update.op is not PodOperation.RECONCILE or any(map(_is_over, update.pods)):
+            self._decide_resizes(RESIZE_TRIGGERS[update.op])
 
     def _is_undecided(self, op: PodOperation, pod: Pod) -> bool:
         """True if the pod waits until the node was asked for anew; what it is now is kept there."""
@@ -298,7 +300,7 @@ class SyncLoop:
             self._allocations.allocate(pod, was_admitted=True)
             self._resizing.ask(pod)
             self._tasks.start(pod, stored.incarnation)
-            if unfinished is not None and pod.status.phase not in TERMINAL_PHASES:
+            if unfinished is not None and not _is_over(pod):
                 # The agent that decided may have been killed before its event was sent.
                 self._recorder.pod(pod, EventType.WARNING, unfinished.reason, unfinished.message)
                 self.end(pod.metadata.uid, unfinished)
@@ -476,11 +478,14 @@ def _set_by_others(pod: Pod) -> tuple[object, ...]:
     conditions that its readiness waits for (KEP-580).
     """
     gates = {gate.condition_type for gate in pod.spec.readiness_gates}
-    ended = pod.status.phase in TERMINAL_PHASES
-    return ended, {c.type: c.status for c in pod.status.conditions if c.type in gates}
+    return _is_over(pod), {c.type: c.status for c in pod.status.conditions if c.type in gates}
 
 
 def creation_order(pod: Pod) -> tuple[int, str, str]:
     """Pods that arrive together are admitted in order of creation, the same after a restart."""
     created = pod.metadata.creation_timestamp
     return (created.ns if created else 0, pod.metadata.namespace, pod.metadata.name)
+
+
+def _is_over(pod: Pod) -> bool:
+    return pod.status.phase in TERMINAL_PHASES
