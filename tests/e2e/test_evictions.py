@@ -17,7 +17,12 @@ from trio_kubelet.volumes.mount import mount, unmount
 
 MI = 1 << 20
 DEADLINE_SECONDS = 120
-NOTHING_BUT_PODS = {"evictionPressureTransitionPeriod": "5s", "volumeStatsAggPeriod": "1s"}
+# The images of other tests stay: nobody could pull them again.
+NOTHING_BUT_PODS = {
+    "evictionPressureTransitionPeriod": "5s",
+    "volumeStatsAggPeriod": "1s",
+    "imageMinimumGCAge": "24h",
+}
 EVENTS = "/api/v1/events"
 
 
@@ -76,6 +81,8 @@ def small_disk(cluster: LocalCluster, namespace: Namespace, options: str) -> Ite
     cluster.stop_agent()
     mount("tmpfs", cluster.agent.root, "tmpfs", options=options)
     try:
+        cluster.start_agent()
+        cluster.wait_node_ready()
         yield
     finally:
         namespace.kubectl("delete", "pods", "--all", "--wait", "--timeout=60s")
@@ -149,7 +156,7 @@ def test_a_pod_that_fills_the_nodes_disk_goes(
     script: str,
     resource: str,
 ) -> None:
-    with small_disk(local_cluster, namespace, options), settings(local_cluster, evictionHard=hard):
+    with settings(local_cluster, evictionHard=hard), small_disk(local_cluster, namespace, options):
         namespace.run("modest", until_term("c"))
         mounts = [{"name": "v", "mountPath": "/v"}]
         volumes = [{"name": "v", "emptyDir": {}}]
