@@ -203,17 +203,21 @@ async def test_what_the_runtime_or_the_kernel_refuses_is_tried_again(
         assert limits(at)[0] == 128
 
 
+@pytest.mark.parametrize("restarts", [False, True])
 async def test_nothing_is_changed_before_the_allocation_is_on_the_disk(
-    tmp_path: Path, autojump_clock: MockClock
+    tmp_path: Path, autojump_clock: MockClock, restarts: bool
 ) -> None:
+    larger = asking("128Mi", restarts=restarts)
     async with node(tmp_path) as at:
-        await admitted(at, asking())
+        await admitted(at, asking(restarts=restarts))
+        before = running(at)
         (tmp_path / ALLOCATED).unlink(missing_ok=True)
         (tmp_path / ALLOCATED).mkdir()
-        assert await resized(at, asking("128Mi")) == NOT_RECORDED
+        assert await resized(at, larger) == NOT_RECORDED
         assert limits(at)[0] == 64
+        assert running(at) is before
         (tmp_path / ALLOCATED).rmdir()
-        assert (await at.sync(asking("128Mi"))).resize_error == ""
+        assert (await at.sync(larger)).resize_error == ""
         assert limits(at)[0] == 128
 
 

@@ -246,7 +246,7 @@ class PodContainers:
         # finds nothing to do. A resize may take two more. The others have their turn if a sandbox
         # or a container ends at once.
         for _ in range(8 + len(pod.spec.init_containers)):
-            plan = plan_pod(pod, observed, self._context(pod, observed, hashes))
+            plan = plan_pod(pod, observed, await self._context(pod, observed, hashes))
             self._table.decide(pod, plan.decisions)
             self._is_given_up = plan.gives_up
             self._note_postponed(pod, plan)
@@ -277,10 +277,13 @@ class PodContainers:
         await self._parts.remover.remove_containers(observed, surplus)
         return RuntimeOutcome(observed=observed, due_ns=plan.due_ns)
 
-    def _context(self, pod: Pod, observed: ObservedPod, hashes: Mapping[str, str]) -> PlanContext:
+    async def _context(self, pod: Pod, seen: ObservedPod, hashes: Mapping[str, str]) -> PlanContext:
         allocations, resize = self._parts.allocations, None
         if not allocations.is_actuated(self._uid):
-            resize = plan_resize(pod, allocations.actuated_pod(pod), observed)
+            resize = plan_resize(pod, allocations.actuated_pod(pod), seen)
+            # No container stops for an allocation that is not on the disk; the resizer tells why.
+            if resize is not None and not await allocations.keep():
+                resize = resize.without_restarts
         return PlanContext(
             now_ns=self._parts.clock.now_ns(),
             containers=self._table.records,

@@ -8,7 +8,7 @@ to be changed: they are made with what is allocated.
 
 from collections.abc import Iterator, Mapping
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from trio_kubelet.k8s import Container, Pod, Quantity
 from trio_kubelet.k8s.resources import ResourceResizeRestartPolicy
@@ -46,6 +46,11 @@ class PodResize:
     """The names of running containers whose resizePolicy asks for a restart."""
     idle: frozenset[str] = frozenset()
     """The names of containers that do not run, and get other resources when they do."""
+
+    @property
+    def without_restarts(self) -> "PodResize":
+        """The same resize, but no container restarts for it now."""
+        return evolve(self, restart=frozenset())
 
     @property
     def when_all_stopped(self) -> "PodResize":
