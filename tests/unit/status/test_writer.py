@@ -1,97 +1,22 @@
 """The writer of statuses: what it sends, when, and what failures do to it."""
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from typing import Any
-
 import pytest
 import trio
-from attrs import define, evolve, field
+from attrs import evolve
 from trio.testing import MockClock
 
-from tests.unit.status.api import UNREACHABLE, PodsApi, a_named_pod
+from tests.unit.status.api import UNREACHABLE, a_named_pod
 from tests.unit.status.test_merge import condition
+from tests.unit.status.writers import RUNNING, SOON, SUCCEEDED, refused, running
 from trio_kubelet.k8s import (
-    ContainerState,
-    ContainerStateTerminated,
-    ContainerStateWaiting,
-    ContainerStatus,
-    Pod,
     PodStatus,
 )
 from trio_kubelet.k8s.client import ApiError
-from trio_kubelet.status.container_statuses import terminated
 from trio_kubelet.status.writer import (
     PODS_IN_FLIGHT,
     RESYNC_SECONDS,
     RETRY,
-    RETRY_INVALID,
-    StatusWriter,
 )
-
-RUNNING, SUCCEEDED = PodStatus(phase="Running"), PodStatus(phase="Succeeded")
-SOON = 60.0
-
-
-def refused(code: int, reason: str = "", retry_after_seconds: float | None = None) -> ApiError:
-    return ApiError(code, reason, "no", retry_after_seconds=retry_after_seconds)
-
-
-@define
-class Node:
-    """A writer with the node around it: statuses, tasks that have ended, and the watch."""
-
-    api: PodsApi = field(factory=PodsApi)
-    statuses: dict[str, PodStatus] = field(factory=dict)
-    over: set[str] = field(factory=set)
-    watching: bool = True
-    known: dict[str, Pod] = field(factory=dict)
-
-    def __attrs_post_init__(self) -> None:
-        self.api.on_change = self._watched
-        self.writer = StatusWriter(self.api, self.statuses.get, self.over.__contains__)  # type: ignore[arg-type]
-
-    writer: StatusWriter = field(init=False)
-
-    def _watched(self, name: str, pod: Pod | None) -> None:
-        if not self.watching:
-            return
-        if pod is None:
-            self.writer.removed(self.known.pop(name))
-        else:
-            self.known[name] = pod
-            self.writer.changed(pod)
-
-    def add(self, *names: str) -> None:
-        for name in names:
-            self.api.put(a_named_pod(name))
-
-    def report(self, name: str, status: PodStatus) -> None:
-        uid = f"uid-{name}"
-        self.statuses[uid] = status
-        self.writer.status_changed(a_named_pod(name), status)
-
-    def finish(self, name: str) -> None:
-        self.over.add(f"uid-{name}")
-        self.writer.look_at(f"uid-{name}")
-
-    def phase(self, name: str) -> str:
-        return self.api.pods[name].status.phase
-
-    async def until(self, log: Iterable[str], within: float = SOON) -> None:
-        """Wait until these are all the requests that were made, and no more come."""
-        await trio.sleep(within)
-        assert self.api.log == list(log)
-
-
-@asynccontextmanager
-async def running(*names: str) -> AsyncIterator[Node]:
-    node = Node()
-    node.add(*names)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(node.writer.run)
-        yield node
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_status_is_sent_at_once(autojump_clock: MockClock) -> None:
@@ -268,80 +193,6 @@ async def test_one_answer_wakes_all_that_wait_for_one(autojump_clock: MockClock)
         assert (node.phase("p"), trio.current_time() - before < 1) == ("Running", True)
 
 
-async def test_what_changes_after_a_refusal_is_sent_when_its_back_off_is_over(
-    autojump_clock: MockClock,
-) -> None:
-    async with running("p") as node:
-        node.api.faults = [refused(422, "Invalid")]
-        node.report("p", RUNNING)
-        await trio.sleep(1)
-        node.report("p", SUCCEEDED)
-        await node.until(["patch p status", "get p"], within=RETRY_INVALID.initial_seconds - 2)
-        await trio.sleep(0.2 * RETRY_INVALID.initial_seconds + 2)
-        assert node.phase("p") == "Succeeded"
-
-
-def refuse(_status: PodStatus) -> PodStatus:
-    raise refused(422, "Invalid")
-
-
-async def test_statuses_that_are_refused_again_and_again_are_sent_ever_more_seldom(
-    autojump_clock: MockClock,
-) -> None:
-    told: list[float] = []
-    async with running("p") as node:
-        take, node.api.take = node.api.take, refuse
-        node.writer.on_refused.add(lambda _uid, _pod, _why, seconds: told.append(seconds))
-        for number in range(3600):
-            node.report("p", evolve(RUNNING, message=str(number)))
-            await trio.sleep(1)
-        assert node.api.log.count("patch p status") == len(told)
-        assert 8 <= len(told) <= 12
-        assert told[:5] == sorted(told[:5])
-        node.api.take = take
-        await trio.sleep(1.2 * RETRY_INVALID.cap_seconds)
-        assert node.api.pods["p"].status.message == "3599"
-        node.report("p", RUNNING)
-        await trio.sleep(0.1)
-        assert node.api.pods["p"].status.message == "", "the back-off is over"
-
-
-async def test_a_pod_whose_statuses_are_refused_goes_when_it_is_deleted(
-    autojump_clock: MockClock,
-) -> None:
-    async with running("p") as node:
-        node.api.take = refuse
-        node.report("p", RUNNING)
-        await trio.sleep(1)
-        node.api.mark_deleted("p")
-        node.report("p", SUCCEEDED)
-        await trio.sleep(1)
-        node.finish("p")
-        await trio.sleep(1)
-        assert "p" not in node.api.pods
-        assert node.api.log.count("patch p status") == 2, "the last status was tried at once"
-
-
-async def test_what_was_refused_is_sent_again_later(autojump_clock: MockClock) -> None:
-    async with running("p") as node:
-        node.api.faults = [refused(422, "Invalid")]
-        node.report("p", RUNNING)
-        await trio.sleep(RESYNC_SECONDS + 1)
-        assert node.phase("p") == "Running"
-
-
-async def test_what_was_refused_is_not_forgotten_for_being_looked_at(
-    autojump_clock: MockClock,
-) -> None:
-    async with running("p") as node:
-        node.api.faults = [refused(422, "Invalid")]
-        node.report("p", RUNNING)
-        await trio.sleep(1)
-        node.writer.look_at("uid-p")
-        await trio.sleep(RESYNC_SECONDS + 1)
-        assert node.phase("p") == "Running"
-
-
 async def test_a_pod_that_is_gone_is_forgotten(autojump_clock: MockClock) -> None:
     async with running("p") as node:
         node.watching = False
@@ -484,21 +335,6 @@ async def test_a_new_mirror_gets_the_status_too(autojump_clock: MockClock) -> No
         assert node.phase("p") == "Running"
 
 
-async def test_a_pod_whose_name_another_one_has_is_refused_in_silence(
-    autojump_clock: MockClock,
-) -> None:
-    told: list[str] = []
-    async with running("p") as node:
-        node.watching = False
-        node.writer.on_refused.add(lambda uid, _pod, _why, _seconds: told.append(uid))
-        node.api.put(a_named_pod("p", uid="another"))
-        node.api.faults = [refused(422, "Invalid")]
-        node.report("p", RUNNING)
-        node.report("p", SUCCEEDED)
-        await node.until(["patch p status", "get p"], within=10 * RESYNC_SECONDS)
-    assert not told
-
-
 async def test_a_mirror_is_not_the_writers_to_delete(autojump_clock: MockClock) -> None:
     async with running() as node:
         node.watching = False
@@ -507,44 +343,3 @@ async def test_a_mirror_is_not_the_writers_to_delete(autojump_clock: MockClock) 
         node.api.put(a_named_pod("p", uid="mirror"))
         node.writer.mirror_changed("uid-p", node.api.mark_deleted("p"))
         await node.until(["patch p status"])
-
-
-def container_status(**state: Any) -> ContainerStatus:
-    return ContainerStatus(name="c", state=ContainerState(**state))
-
-
-ENDED = container_status(terminated=ContainerStateTerminated(exit_code=0))
-CREATING = container_status(waiting=ContainerStateWaiting(reason="ContainerCreating"))
-
-
-async def test_of_a_status_that_is_refused_as_invalid_all_is_shown_that_can_be(
-    autojump_clock: MockClock,
-) -> None:
-    told: list[tuple[str, str, str]] = []
-
-    def take(status: PodStatus) -> PodStatus:
-        if any(terminated(each) is None for each in status.container_statuses):
-            raise ApiError(422, "Invalid", "may not be transitioned to non-terminated state")
-        return status
-
-    async with running() as node:
-        node.api.put(evolve(a_named_pod("p"), status=evolve(RUNNING, container_statuses=(ENDED,))))
-        node.api.take = take
-        node.writer.on_refused.add(
-            lambda uid, pod, why, _seconds: told.append((uid, pod.metadata.name, why))
-        )
-        node.report("p", PodStatus(phase="Running", reason="A", container_statuses=(CREATING,)))
-        await trio.sleep(SOON)
-        shown = node.api.pods["p"].status
-        assert (shown.reason, shown.container_statuses) == ("A", (ENDED,))
-        assert [(uid, name) for uid, name, _ in told] == [("uid-p", "p")]
-        assert "non-terminated" in told[0][2]
-        node.report("p", PodStatus(phase="Running", reason="B", container_statuses=(CREATING,)))
-        await trio.sleep(3 * RESYNC_SECONDS)
-        assert node.api.pods["p"].status.reason == "B"
-        assert len(told) == 1
-        assert node.api.log.count("patch p status") == 3
-        again = container_status(terminated=ContainerStateTerminated(exit_code=3))
-        node.report("p", PodStatus(phase="Failed", container_statuses=(again,)))
-        await trio.sleep(SOON)
-        assert node.api.pods["p"].status.container_statuses == (again,)

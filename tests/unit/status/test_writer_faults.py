@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from tests.unit.status.api import UNREACHABLE, Fault, a_named_pod
-from tests.unit.status.test_writer import Node
+from tests.unit.status.writers import Node
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.k8s.client import ApiError
 from trio_kubelet.status.writer import RETRY_INVALID
