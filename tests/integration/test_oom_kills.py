@@ -1,9 +1,13 @@
 """Containers that the kernel kills for their memory, however short they live, say OOMKilled."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from lab import host
-from lab.agent import Json
+from lab.agent import Json, LabAgent
+from lab.containerd import Containerd
 from lab.images import BUSYBOX
 from tests.integration.pods import (
     Node,
@@ -21,6 +25,15 @@ OTHER = "other"
 # On cgroup v2 the runtime's own start counts, and would not come to its end with so little.
 LIMIT = {"limits": {"memory": "6Mi" if host.cgroup_version() == 1 else "16Mi"}}
 SHORT_LIVED = {"image": BUSYBOX, "command": ["tail", "/dev/zero"], "resources": LIMIT}
+
+
+@pytest.fixture(scope="module")
+def node(containerd: Containerd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """An agent that evicts nobody: on cgroup v1 thresholds of memory are eventfds, too."""
+    settings = {"evictionHard": {"memory.available": "0%"}}
+    folder = tmp_path_factory.mktemp("oom-kills")
+    with LabAgent(folder, endpoint=containerd.endpoint, settings=settings) as agent:
+        yield Node(agent=agent, containerd=containerd)
 
 
 def ends(pod: Json) -> dict[str, tuple[str, int]]:
