@@ -78,7 +78,7 @@ async def _enforce(parts: NodeParts, cgroups: Cgroups) -> Enforcer | None:
         parts.settings.configuration,
         parts.resources,
         max_pids=parts.host.machine.max_pids,
-        protects_memory=parts.settings.gates["MemoryQoS"],
+        keeps_reserved=parts.settings.gates["MemoryQoS"],
     )
     enforcer = Enforcer(cgroups, parts.recorder, limits)
     await enforcer.start()

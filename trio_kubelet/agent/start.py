@@ -5,7 +5,8 @@ and API server are there or not. What needs an answer of theirs is made when tha
 (`Cluster`, `PodParts`), so that nothing exists half. `Pods` come last: no source is read before the
 runtime was listed completely, the node measured, and the records of pulled images loaded.
 
-A new part is made in the file of its stage and started here, in one line.
+A new part is made in the file of its stage and started here, in one line; those of the cluster and
+of cgroups are started by their own stages (`cluster.py`, `node_cgroups.py`).
 """
 
 import sys

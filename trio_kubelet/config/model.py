@@ -62,7 +62,7 @@ GRACEFUL_SHUTDOWN = Support(waits_for="graceful shutdown of the node")
 class KubeletConfiguration:
     """The settings of the agent that a cluster's nodes may share.
 
-    Kubernetes' reference documentation describes each field; the tables under `facts/` list
+    Kubernetes' reference documentation describes each field; the tables under `tests/facts/` list
     them all. Settings of this one node are in `NodeOptions`.
     """
 

@@ -4,7 +4,8 @@ The decision to evict a pod is on the disk before the pod is ended, so that an a
 killed in between finishes what it began. A pod counts as gone when its task has ended: nothing of
 it runs, its volumes, layers and logs are removed. Then the node is observed at once, and only
 that observation can lead to the next step. A pod that takes too long to go is not waited for
-any longer: the node may need the next one.
+any longer: the node may need the next one. Pods that break their own limits go beside that, and
+nobody waits for them.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

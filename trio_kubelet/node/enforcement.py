@@ -97,11 +97,11 @@ def pods_cgroup_config(
 
 
 def reserved_cgroup_config(
-    amounts: Resources, *, compressible_only: bool = False, protects_memory: bool = False
+    amounts: Resources, *, compressible_only: bool = False, keeps_reserved: bool = False
 ) -> CgroupConfig | None:
     """The values of a cgroup for which these amounts are reserved; None if there are none.
 
-    CPU is what can be compressed: who gets less of it is slower. `protects_memory` (gate
+    CPU is what can be compressed: who gets less of it is slower. `keeps_reserved` (gate
     MemoryQoS): what is reserved is not taken back either.
     """
     if not amounts:
@@ -113,14 +113,14 @@ def reserved_cgroup_config(
     return CgroupConfig(
         cpu_shares=shares,
         memory_limit_bytes=memory,
-        memory_min_bytes=memory if protects_memory else None,
+        memory_min_bytes=memory if keeps_reserved else None,
         pids_limit=amounts[PIDS].value if PIDS in amounts else None,
         hugepage_limits=hugepage_limits(amounts, ()),
     )
 
 
 def reserved_cgroups(
-    configuration: KubeletConfiguration, reservations: Reservations, *, protects_memory: bool
+    configuration: KubeletConfiguration, reservations: Reservations, *, keeps_reserved: bool
 ) -> Iterator[ReservedCgroup]:
     """Yield the cgroups that enforceNodeAllocatable holds to their reservations."""
     for compressible in ("", _COMPRESSIBLE):
@@ -132,7 +132,7 @@ def reserved_cgroups(
                 config = reserved_cgroup_config(
                     amounts,
                     compressible_only=bool(compressible),
-                    protects_memory=protects_memory,
+                    keeps_reserved=keeps_reserved,
                 )
                 yield ReservedCgroup(level=level + compressible, cgroup=cgroup, config=config)
 
@@ -166,10 +166,10 @@ def enforcement(
     resources: NodeResources,
     *,
     max_pids: int | None,
-    protects_memory: bool,
+    keeps_reserved: bool,
 ) -> Enforcement:
     """The limits that a configuration asks for on a node with these resources."""
-    found = reserved_cgroups(configuration, resources.reservations, protects_memory=protects_memory)
+    found = reserved_cgroups(configuration, resources.reservations, keeps_reserved=keeps_reserved)
     return Enforcement(
         pods_cgroup=f"{configuration.cgroup_root.rstrip('/')}/kubepods",
         pods=pods_cgroup_config(

@@ -1,9 +1,10 @@
 """Decisions on resizes: which pods may have what their specs ask for now.
 
 A pod whose spec asks for other resources than it is allocated is decided at once. What does not
-fit now waits, and all that wait are decided again in their order whenever a pod has ended or
-shrunk. A pod of which nothing is decided keeps what it has, also over a restart of the agent, which
-decides as soon as all sources have spoken: before, pods that hold resources may not be known yet.
+fit now waits, and all that wait are decided again in their order whenever pods have come, changed
+or ended, and every three minutes. A pod of which nothing is decided keeps what it has, also over a
+restart of the agent, which decides as soon as all sources have spoken: before, pods that hold
+resources may not be known yet.
 
 Plain methods that decide; the sync loop is the owner.
 """

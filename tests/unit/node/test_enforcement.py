@@ -77,10 +77,10 @@ BOTH = {
 }
 
 
-def asked_for(*levels: str, protects_memory: bool = False, **fields: Any) -> Enforcement:
+def asked_for(*levels: str, keeps_reserved: bool = False, **fields: Any) -> Enforcement:
     configuration = KubeletConfiguration(enforce_node_allocatable=levels, **{**BOTH, **fields})
     resources = node_resources(Settings(configuration=configuration), a_machine())
-    return enforcement(configuration, resources, max_pids=32768, protects_memory=protects_memory)
+    return enforcement(configuration, resources, max_pids=32768, keeps_reserved=keeps_reserved)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_each_value_holds_its_cgroup_to_what_is_reserved_for_it(
 
 
 def test_what_is_reserved_is_not_taken_back_where_memory_has_quality_of_service() -> None:
-    (system,) = asked_for("system-reserved", protects_memory=True).reserved
+    (system,) = asked_for("system-reserved", keeps_reserved=True).reserved
     assert system.config is not None
     assert system.config.memory_min_bytes == GIB
-    (system,) = asked_for("system-reserved-compressible", protects_memory=True).reserved
+    (system,) = asked_for("system-reserved-compressible", keeps_reserved=True).reserved
     assert system.config == CgroupConfig(cpu_shares=512)
 
 
