@@ -15,13 +15,13 @@ HANGING = """
 import sys, trio
 from trio_kubelet.cli import main
 from trio_kubelet.sync.loop import SyncLoop
-prepare = SyncLoop._prepare_admission
+on_config = SyncLoop.on_config
 async def hang(self, update):
     if any(pod.metadata.name.startswith("hangs-") for pod in update.pods):
         print("the loop hangs", file=sys.stderr)
         await trio.sleep_forever()
-    await prepare(self, update)
-SyncLoop._prepare_admission = hang
+    await on_config(self, update)
+SyncLoop.on_config = hang
 main()
 """
 
