@@ -1,4 +1,4 @@
-"""Rounds of the event loop in which a few of those that wait go on: they hold up nobody else.
+"""Turns of owners: a queue by turns, and a few turns in each round of the event loop.
 
 A handshake costs a millisecond of the processor at the moment at which its bytes are read, the stop
 of a container as much, a request that is not let in some hundred microseconds, and so does each
@@ -7,16 +7,55 @@ nothing between them. So each of them waits for its turn: there are a few in eac
 loop, and whoever they are counted for (peers, or namespaces) have them one after the other.
 """
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
 
 import trio
 
-from trio_kubelet.tasks.turn_queue import TurnQueue
-
 TURNS_IN_A_ROUND = 8
+
+T = TypeVar("T", bound=Hashable)
 
 Turn = Callable[[], Awaitable[None]]
 """Waits for the next turn of whoever it is for."""
+
+
+class TurnQueue(Generic[T]):
+    """Items that wait, each once for its owner; their owners take turns.
+
+    The next item is of the owner whose last turn is longest ago, and the oldest of that owner's:
+    first come, first served would let one with a thousand items stand before everybody else. An
+    owner costs nothing once none of its items waits.
+    """
+
+    __slots__ = ("_queues",)
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[Hashable, dict[T, None]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def put(self, owner: Hashable, item: T) -> None:
+        """Let an item wait, behind the others of its owner."""
+        self._queues.setdefault(owner, {})[item] = None
+
+    def take(self) -> T:
+        """Take the next item. Raises KeyError if there is none."""
+        owner = next(iter(self._queues), None)
+        item = next(iter(self._queues[owner]))
+        self.remove(owner, item)
+        if owner in self._queues:
+            self._queues.move_to_end(owner)
+        return item
+
+    def remove(self, owner: Hashable, item: T) -> None:
+        """Take this item, out of its turn. Raises KeyError if it does not wait."""
+        queue = self._queues[owner]
+        del queue[item]
+        if not queue:
+            del self._queues[owner]
 
 
 class Turns:

@@ -17,7 +17,7 @@ from attrs import frozen
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.tasks.retries import Retries
-from trio_kubelet.tasks.turn_queue import TurnQueue
+from trio_kubelet.tasks.turns import TurnQueue
 
 log = structlog.get_logger("work")
 

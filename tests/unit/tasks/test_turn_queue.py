@@ -2,7 +2,7 @@
 
 import pytest
 
-from trio_kubelet.tasks.turn_queue import TurnQueue
+from trio_kubelet.tasks.turns import TurnQueue
 
 
 def of(*items: str) -> TurnQueue[str]:

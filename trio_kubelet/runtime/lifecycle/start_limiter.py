@@ -19,7 +19,7 @@ import trio
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import priority_order
 from trio_kubelet.runtime.lifecycle.activity import Activity
-from trio_kubelet.tasks.turn_queue import TurnQueue
+from trio_kubelet.tasks.turns import TurnQueue
 
 HELD_SECONDS = 5.0
 """A start that takes longer waits for a disk or a network: it goes on, and others start, too."""
