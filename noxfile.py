@@ -86,6 +86,14 @@ def e2e(session: nox.Session) -> None:
 
 
 @nox.session
+def rotation(session: nox.Session) -> None:
+    """Certificates of two minutes under load, client's and port's: half an hour for each test."""
+    install(session, "test")
+    os.environ["TRIO_KUBELET_ROTATION_SECONDS"] = "1800"
+    session.run("python", "-m", "pytest", "-n0", "-s", "tests/e2e/test_rotation.py")
+
+
+@nox.session
 def guest(session: nox.Session) -> None:
     """The agent as a service of systemd on machines with cgroup v2, which are booted here.
 
@@ -140,6 +148,29 @@ def oom_kills(session: nox.Session) -> None:
     files = (f"tests/{kind}/test_oom_kills.py" for kind in ("integration", "guest"))
     environment = {"TRIO_KUBELET_OOM_KILLS": "200", "CI": "true"}
     session.run("pytest", "-n0", *files, *session.posargs, env=environment)
+
+
+@nox.session
+def pressures(session: nox.Session) -> None:
+    """Whether a node whose memory is eaten at 200 MiB a second holds, ten times of ten.
+
+    On a machine with cgroup v2, which `e2e` does once: a quarter of an hour.
+    """
+    install(session, "test")
+    session.run("python", "-m", "lab", "control-plane-programs", "--all")
+    session.run("python", "-m", "lab", "guest-image")
+    file = "tests/e2e/test_evictions_in_a_guest.py"
+    environment = {"TRIO_KUBELET_E2E_PRESSURES": "10", "CI": "true"}
+    session.run("pytest", "-n0", "-s", "-k", "holds", file, *session.posargs, env=environment)
+
+
+@nox.session
+def logs(session: nox.Session) -> None:
+    """Whether a follower has every line of a log of 5 MB/s once, for half an hour of rotations."""
+    install(session, "test")
+    file = "tests/e2e/test_log_rotation.py"
+    environment = {"TRIO_KUBELET_LOG_SECONDS": "1800", "TRIO_KUBELET_E2E": "local"}
+    session.run("pytest", "-n0", "-m", "e2e", file, *session.posargs, env=environment)
 
 
 @nox.session

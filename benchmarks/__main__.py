@@ -11,13 +11,26 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import burst, cluster, idle, pod_start, pod_stop, probes, relist, scrape, streams
+from benchmarks import (
+    burst,
+    cluster,
+    evictions,
+    idle,
+    placement,
+    pod_start,
+    pod_stop,
+    probes,
+    relist,
+    scrape,
+    streams,
+)
 from benchmarks.figures import Figure, table
 from benchmarks.real_node import RealNode, open_real_node, private_containerd
 from lab import LabError, UnavailableError, host
 from lab.containerd import Containerd
 
 HOLLOW: Mapping[str, Callable[[Path, int], Awaitable[list[Figure]]]] = {
+    placement.NAME: placement.measure,
     relist.NAME: relist.measure,
 }
 REAL: Mapping[str, Callable[[RealNode], Awaitable[list[Figure]]]] = {
@@ -29,6 +42,7 @@ CLUSTER: Mapping[str, Callable[[Path, int, str], list[Figure]]] = {
     cluster.SINGLE_NAME: cluster.measure_single,
     streams.NAME: streams.measure,
     probes.NAME: probes.measure,
+    evictions.NAME: evictions.measure,
 }
 NAMES = (*HOLLOW, *REAL, *CLUSTER)
 NEEDS_ROOT = (*REAL, *CLUSTER)

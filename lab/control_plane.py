@@ -79,6 +79,7 @@ class ControlPlane(Started):
         version: str = NEWEST,
         address: str = LOOPBACK,
         server_flags: tuple[str, ...] = (),
+        signing_duration: str = "8760h",
     ) -> None:
         self.folder = folder.absolute()
         self.wish = version
@@ -86,6 +87,7 @@ class ControlPlane(Started):
         self.authority = Authority("lab-ca")
         self.port = 0
         self._server_flags = server_flags
+        self._signing_duration = signing_duration
         self._etcd_authority = Authority("lab-etcd-ca")
         self._programs: Programs | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -433,6 +435,7 @@ class ControlPlane(Started):
             "root-ca-file": self._pki("ca.crt"),
             "cluster-signing-cert-file": self._pki("ca.crt"),
             "cluster-signing-key-file": self._pki("ca.key"),
+            "cluster-signing-duration": self._signing_duration,
             "service-cluster-ip-range": SERVICES,
             "node-monitor-period": "2s",
             "node-monitor-grace-period": "40s",

@@ -4,7 +4,7 @@
 version. Otherwise the Go toolchain builds them from the modules that are pinned in
 tests/e2e/controlplane: minutes for the first time, and then they stay in the cache, in a folder
 for what they were built from. The Go kubelet, which the benchmarks compare with, and kubeadm are
-built from the same modules when they are asked for.
+built from the same modules when they are asked for; so is the sample device plugin.
 """
 
 import os
@@ -24,6 +24,8 @@ SOURCE = Path(__file__).parents[1] / "tests" / "e2e" / "controlplane"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 GO_KUBELET = "kubelet"
 KUBEADM = "kubeadm"
+SAMPLE_DEVICE_PLUGIN = "sample-device-plugin"
+PACKAGES = {SAMPLE_DEVICE_PLUGIN: "k8s.io/kubernetes/test/images/sample-device-plugin"}
 
 
 def find(minor: str = NEWEST, *, cache: Path | None = None) -> Programs:
@@ -57,6 +59,14 @@ def kubeadm(minor: str = NEWEST, *, cache: Path | None = None) -> Path:
     return _module(minor, cache).folder_with((KUBEADM,))[KUBEADM]
 
 
+def sample_device_plugin(minor: str = NEWEST, *, cache: Path | None = None) -> Path:
+    """Find the device plugin of Kubernetes' own tests in the cache, or build it, for a minute.
+
+    UnavailableError without a Go toolchain; LabError if the build fails.
+    """
+    return _module(minor, cache).folder_with((SAMPLE_DEVICE_PLUGIN,))[SAMPLE_DEVICE_PLUGIN]
+
+
 def is_at_hand(minor: str = NEWEST, *, cache: Path | None = None) -> bool:
     """Whether `find` would return at once."""
     return _installed(minor) is not None or not _module(minor, cache).missing(CONTROL_PLANE)
@@ -81,4 +91,4 @@ def _installed(minor: str) -> Programs | None:
 def _module(minor: str, cache: Path | None) -> GoModule:
     if minor not in MODULES:
         raise UnavailableError(f"no control plane {minor}: there are {', '.join(MODULES)}")
-    return GoModule(SOURCE / MODULES[minor], (cache or default_cache()) / "controlplane")
+    return GoModule(SOURCE / MODULES[minor], (cache or default_cache()) / "controlplane", PACKAGES)

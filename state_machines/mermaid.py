@@ -17,7 +17,9 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from state_machines.certificate import CERTIFICATE
 from state_machines.container import CONTAINER
+from state_machines.device_plugin import DEVICE_PLUGIN
 from state_machines.image import IMAGE
 from state_machines.machine import C, E, Row, S, StateMachine
 from state_machines.pleg import PLEG
@@ -25,6 +27,8 @@ from state_machines.pod import POD
 from state_machines.pressure import PRESSURE
 from state_machines.probe import PROBE
 from state_machines.resize import RESIZE, RESIZE_REQUEST
+from state_machines.shutdown import SHUTDOWN
+from state_machines.volume import STAGE, VOLUME
 
 EVENTS_A_LINE = 3
 
@@ -71,6 +75,11 @@ def blocks() -> Mapping[str, str]:
         **_blocks_of(PROBE),
         **_blocks_of(RESIZE_REQUEST),
         **_blocks_of(RESIZE),
+        **_blocks_of(CERTIFICATE),
+        **_blocks_of(STAGE),
+        **_blocks_of(VOLUME),
+        **_blocks_of(SHUTDOWN),
+        **_blocks_of(DEVICE_PLUGIN),
     }
 
 

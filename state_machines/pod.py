@@ -79,6 +79,8 @@ class PodEvent(StrEnum):
     """A critical pod needs its place."""
     EVICTED = "Evicted"
     """The node runs out of something, or the pod broke a limit of its own."""
+    NODE_SHUTDOWN = "NodeShutdown"
+    """The machine goes down."""
     GRACE_SHORTENED = "GraceShortened"
     """A pod that is being stopped has less time left than it was given."""
     CONTAINERS_STOPPED = "ContainersStopped"
@@ -134,6 +136,7 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.SYNC_POD,    E.REMOVED,            S.TERMINATING, "what no source wants does not run"),
         Row(S.SYNC_POD,    E.PREEMPTED,          S.TERMINATING, "it failed: a critical pod takes its place"),
         Row(S.SYNC_POD,    E.EVICTED,            S.TERMINATING, "it failed: the node takes back what it uses"),
+        Row(S.SYNC_POD,    E.NODE_SHUTDOWN,      S.TERMINATING, "it failed: the machine goes down"),
 
         Row(S.TERMINATING, E.CONTAINERS_STOPPED, S.TERMINATED,  "stopping is believed when it is seen", seen_stopped),
         Row(S.TERMINATING, E.GRACE_SHORTENED,    S.TERMINATING, "the stop in flight is made again with less time"),
@@ -142,6 +145,7 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.TERMINATING, E.REMOVED,            S.TERMINATING, "a forced deletion: the object went first"),
         Row(S.TERMINATING, E.PREEMPTED,          S.TERMINATING, "the critical pod waits for the same end"),
         Row(S.TERMINATING, E.EVICTED,            S.TERMINATING, "it ends already; it may have less time now"),
+        Row(S.TERMINATING, E.NODE_SHUTDOWN,      S.TERMINATING, "it ends already; it may have less time now"),
 
         Row(S.TERMINATED,  E.RELEASED,           S.RELEASED,    "it holds nothing that others could want"),
         Row(S.TERMINATED,  E.GRACE_SHORTENED,    S.TERMINATED,  "nothing runs that could be given less time"),
@@ -150,6 +154,7 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.TERMINATED,  E.REMOVED,            S.TERMINATED,  "clean up needs no object in the API"),
         Row(S.TERMINATED,  E.PREEMPTED,          S.TERMINATED,  "its place is free already"),
         Row(S.TERMINATED,  E.EVICTED,            S.TERMINATED,  "nothing of it runs; what it left on the disk goes"),
+        Row(S.TERMINATED,  E.NODE_SHUTDOWN,      S.TERMINATED,  "nothing of it runs"),
 
         Row(S.RELEASED,    E.KEPT,               S.FINISHED,    "its source has it, still or again: logs can be read, restarts count on"),
         Row(S.RELEASED,    E.CLEANED,            S.FINISHED,    "nothing of it is left on the node"),
@@ -159,11 +164,14 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.RELEASED,    E.REMOVED,            S.RELEASED,    "its source lets it go: nothing is kept"),
         Row(S.RELEASED,    E.PREEMPTED,          S.RELEASED,    "its place is free already"),
         Row(S.RELEASED,    E.EVICTED,            S.RELEASED,    "nothing of it runs; what it left on the disk goes"),
+        Row(S.RELEASED,    E.NODE_SHUTDOWN,      S.RELEASED,    "nothing of it runs"),
     ),
 )
 # fmt: on
 
-FAILING_ENDINGS = frozenset({E.REJECTED, E.DEADLINE_EXCEEDED, E.PREEMPTED, E.EVICTED})
+FAILING_ENDINGS = frozenset(
+    {E.REJECTED, E.DEADLINE_EXCEEDED, E.PREEMPTED, E.EVICTED, E.NODE_SHUTDOWN}
+)
 """The endings after which the pod's phase is Failed whatever its containers' exit codes are."""
 
 

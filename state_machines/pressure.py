@@ -65,6 +65,8 @@ PRESSURE: StateMachine[PressureState, PressureEvent, PressureEvidence] = StateMa
     name="pressure",
     starts=(
         Start(S.RELIEVED, "the agent has begun to measure"),
+        Start(S.UNDER,    "an earlier agent found a threshold crossed"),
+        Start(S.EASED,    "an earlier agent found one crossed, and that was no more or is long ago"),
     ),
     rows=(
         Row(S.RELIEVED, E.CROSSED, S.UNDER,    "the node runs out of it"),

@@ -8,6 +8,7 @@ goes through all that the tests before have left.
 import gc
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from time import thread_time
 from typing import Any, TypeVar
 
@@ -17,7 +18,10 @@ from trio_kubelet.debugging import LongTurn, LoopMeter
 
 T = TypeVar("T")
 
-LIMIT_SECONDS = 0.1
+IS_USER_MODE = "User Mode" in Path("/proc/cpuinfo").read_text()
+"""A machine of user-mode Linux, which counts the time that its host gave to others as its own."""
+
+LIMIT_SECONDS = float("inf") if IS_USER_MODE else 0.1
 """CPU time. A node's own limit is half of it; the caches of a busy machine are those of others."""
 
 
@@ -56,7 +60,9 @@ class _Excused:
 
 
 _excused = _Excused()
-_run = trio.run
+run_unmetered = trio.run
+"""For the loop of a stand-in for others, in a thread of its own."""
+
 making_test_data = _excused.excuse
 
 
@@ -84,7 +90,7 @@ def run(
             too_long.append(turn)
 
     meter.on_long_turn.add(judge)
-    result = _run(async_fn, *args, instruments=[*instruments, meter], **options)
+    result = run_unmetered(async_fn, *args, instruments=[*instruments, meter], **options)
     if too_long:
         raise TurnTooLongError(
             "; ".join(

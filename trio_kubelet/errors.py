@@ -11,13 +11,28 @@ class StartError(Exception):
 
 @frozen
 class PreparationError(Exception):
-    """Something that a pod needs is not there yet. `reason` and `message` become an event."""
+    """Something that a pod needs is not there yet. `reason` and `message` become an event.
+
+    `is_told`: one has told of it before. `retry_seconds` is how long there is no use in trying
+    again; None if that is not known.
+    """
 
     reason: str
     message: str
+    is_told: bool = False
+    retry_seconds: float | None = None
 
     def __str__(self) -> str:
         return self.message
+
+
+UNEXPECTED_ADMISSION_ERROR = "UnexpectedAdmissionError"
+"""The reason of the rejection of a pod that does not fit, though the scheduler saw room for it."""
+
+
+def unexpected(why: str) -> str:
+    """The Go kubelet's words for a pod that was to get something of the node and cannot."""
+    return f"Allocate failed due to {why}, which is unexpected"
 
 
 class CollectionError(Exception):

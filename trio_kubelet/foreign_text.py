@@ -50,3 +50,8 @@ def is_path_part(text: str) -> bool:
 def without_passwords(text: str) -> str:
     """Return the text with users and passwords of the URLs in it masked."""
     return _USER_OF_URL.sub(f"{MASKED}@", text) if "://" in text else text
+
+
+def printable(text: str) -> str:
+    """Return the text without what a terminal would act on, such as the end of a line."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)

@@ -55,15 +55,19 @@ def is_critical(pod: "Pod") -> bool:
     return (pod.spec.priority or 0) >= SYSTEM_CRITICAL_PRIORITY
 
 
+def priority_of(pod: "Pod") -> int:
+    """Return the priority of a pod; a class without a number is one of the system's."""
+    if pod.spec.priority is not None:
+        return pod.spec.priority
+    return _SYSTEM_PRIORITIES.get(pod.spec.priority_class_name, 0)
+
+
 def priority_order(pod: "Pod") -> tuple[int, bool]:
     """Return the sort key of pods that are to start: by priority, static ones before others.
 
     So a node that has booted has its network and its DNS before what needs them.
     """
-    priority = pod.spec.priority
-    if priority is None:
-        priority = _SYSTEM_PRIORITIES.get(pod.spec.priority_class_name, 0)
-    return -priority, not is_static(pod)
+    return -priority_of(pod), not is_static(pod)
 
 
 def rfc3339_nanoseconds(ns: int) -> str:

@@ -42,7 +42,8 @@ class Guest(Started):
     """One machine; a context manager that boots it and ends it. `folder` may exist.
 
     Without a `network` it has an address and nobody to talk to. `on_image` is for who makes an
-    image: what is written stays in there.
+    image: what is written stays in there. More than one of the `processors` need a kernel of our
+    own; they take turns on one of the host's.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Guest(Started):
         name: str = "guest",
         network: GuestNetwork | None = None,
         on_image: bool = False,
+        processors: int = 1,
     ) -> None:
         self.folder = folder.absolute()
         self.shared = self.folder / "shared"
@@ -61,6 +63,7 @@ class Guest(Started):
         self._image = image
         self._network = network
         self._disk = "/image/root.ext4" if on_image else "/guest/disk.cow,/image/root.ext4"
+        self._processors = processors
         self._machine_id = uuid.uuid4().hex
         self._files = itertools.count()
         self._line: Line | None = None
@@ -255,6 +258,7 @@ class Guest(Started):
             *(f"mem={MEMORY_MIB}M", "seccomp=on", "uml_dir=/tmp/", f"ubd0={self._disk}"),
             *("root=/dev/ubda", "rw", "quiet", "panic=-1"),
             *((f"vec0:{words}",) if link else ()),
+            *((f"ncpus={self._processors}",) if self._processors > 1 else ()),
             *("con0=null,fd:1", "con=null", "ssl=null"),
             *("security=apparmor", "apparmor=1"),
             *(f"systemd.hostname={self.name}", f"systemd.machine_id={self._machine_id}"),

@@ -446,7 +446,7 @@ async def test_a_watch_tells_what_changes_and_what_leaves_its_selection(api: Api
                 await api.client.patch(CONFIG_MAPS, "web", api.namespace, body=body)
             await api.client.delete(CONFIG_MAPS, "web", api.namespace)
             while len(seen) < 4:
-                frame = await anext(frames)
+                frame = await (await anext(frames)).read()
                 if frame.type is not FrameType.BOOKMARK:
                     seen.append(frame)
     changed, left, back, gone = seen
@@ -470,5 +470,5 @@ async def test_a_watch_may_begin_with_all_that_there_is(api: Api) -> None:
             CONFIG_MAPS, api.selection(labels="a=1"), send_initial_events=True
         ) as frames:
             while not (seen and seen[-1].initial_events_end):
-                seen.append(await anext(frames))
+                seen.append(await (await anext(frames)).read())
     assert [frame.type for frame in seen] == [FrameType.ADDED, FrameType.BOOKMARK]

@@ -32,7 +32,7 @@ async def test_names_and_uids_come_from_the_seed() -> None:
 
 async def test_bookmarks_come_once_a_minute(autojump_clock: MockClock, server: ApiServer) -> None:
     async with server.client().watch(CONFIG_MAPS, timeout_seconds=190) as frames:
-        assert [frame.type async for frame in frames] == [FrameType.BOOKMARK] * 3
+        assert [frame.head.type async for frame in frames] == [FrameType.BOOKMARK] * 3
 
 
 SELECTIONS = [

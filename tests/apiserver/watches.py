@@ -106,8 +106,19 @@ class WatchStream(httpx.AsyncByteStream):
         return self.matches(data)
 
 
+_FIRST = ("kind", "apiVersion", "metadata")
+_FIRST_OF_METADATA = ("name", "generateName", "namespace", "uid", "resourceVersion")
+"""The fields that an API server writes before all others, in this order."""
+
+
 def _frame(type_: str, data: Data) -> bytes:
-    return orjson.dumps({"type": type_, "object": data}) + b"\n"
+    metadata = _in_order(data["metadata"], _FIRST_OF_METADATA)
+    ordered = _in_order({**data, "metadata": metadata}, _FIRST)
+    return orjson.dumps({"type": type_, "object": ordered}) + b"\n"
+
+
+def _in_order(data: Data, first: tuple[str, ...]) -> Data:
+    return {name: data[name] for name in first if name in data} | dict(data)
 
 
 def _bookmark(version: int, identity: Mapping[str, Any], annotations: Mapping[str, str]) -> bytes:

@@ -27,6 +27,7 @@ COLLECTIONS: Mapping[str, str] = {
     "Pod": "/api/v1/namespaces/{}/pods",
     "Secret": "/api/v1/namespaces/{}/secrets",
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "Service": "/api/v1/namespaces/{}/services",
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",

@@ -26,6 +26,7 @@ from tests.e2e.cluster import Cluster, Namespace
 from tests.e2e.guest import GuestCluster
 from tests.e2e.kind import ClusterOfKind
 from tests.e2e.local import LocalCluster
+from tests.e2e.machines import KERNEL
 from tests.e2e.provider import GUEST, KIND, chosen_provider, is_docker_in_guest
 from tests.missing import do_without
 
@@ -69,7 +70,7 @@ def cluster(
 def guest_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestCluster]:
     """A cluster whose node is a machine with systemd and cgroup v2, and runc and crun."""
     try:
-        image = images.find()
+        image = images.find(KERNEL)
         control_plane_programs.find(KUBERNETES or NEWEST)
     except UnavailableError as reason:
         do_without(str(reason), asked_for=bool(KUBERNETES))

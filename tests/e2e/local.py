@@ -79,7 +79,9 @@ class LocalCluster(Cluster):
         finally:
             self.containerd.stop()
 
-    def make_agent(self, kind: Callable[..., LabAgent] = AGENT, **settings: object) -> LabAgent:
+    def make_agent(
+        self, kind: Callable[..., LabAgent] = AGENT, *flags: str, **settings: object
+    ) -> LabAgent:
         """An agent for this node that was not started; `settings` are of its configuration."""
         kubeconfig = self.control_plane.node_kubeconfig(self.node)
         if kind is GoKubelet:
@@ -88,7 +90,7 @@ class LocalCluster(Cluster):
             self.containerd.folder / "agent",
             endpoint=self.containerd.endpoint,
             settings={"syncFrequency": "10s", **self._server_settings(), **settings},
-            flags=("--kubeconfig", str(kubeconfig), "--hostname-override", self.node),
+            flags=("--kubeconfig", str(kubeconfig), "--hostname-override", self.node, *flags),
             cgroup_root=self.containerd.cgroup_root,
         )
 
@@ -119,10 +121,10 @@ class LocalCluster(Cluster):
         self._agent = self.make_agent(kind, **settings)
         self._agent.start()
 
-    def restart_agent(self, **settings: object) -> None:
-        """Start the agent anew with these settings of its configuration, and no earlier ones."""
+    def restart_agent(self, *flags: str, **settings: object) -> None:
+        """Start the agent anew with these flags and settings of its configuration alone."""
         self.agent.stop()
-        self._agent = self.make_agent(AGENT, **settings)
+        self._agent = self.make_agent(AGENT, *flags, **settings)
         self._agent.start()
 
     def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:

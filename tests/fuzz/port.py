@@ -234,6 +234,7 @@ def _routes(root: Path, runtime: Any, nursery: trio.Nursery) -> Sequence[Route]:
     cache.put(_observed(str(folder / "0.log")))
     pods = PodEndpoints(
         settings=settings,
+        in_force=lambda: settings,
         clock=SystemClock(),
         cache=cache,
         runtime=runtime,
@@ -241,6 +242,7 @@ def _routes(root: Path, runtime: Any, nursery: trio.Nursery) -> Sequence[Route]:
     )
     node = NodeEndpoints(
         settings=settings,
+        in_force=lambda: settings,
         clock=SystemClock(),
         journal=Journal(SystemClock()),
         loop_meter=LoopMeter(),

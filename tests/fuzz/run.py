@@ -254,9 +254,7 @@ class Run:
         runtime = FuzzedRuntime(self._runtime, self._values, self._cri_noise)
         api = FuzzedApi(ApiTransport(self._api), self._values, self._api_noise, self._frame)
         host = hollow_host(runtime, self._machine, partial(read_hosts, self.host.hosts))
-        self._agent = SimulatedAgent(
-            self._settings, self._clock, host, api, lambda pod, status: None
-        )
+        self._agent = SimulatedAgent(self._settings, self._clock, host, api)
         self.nursery.start_soon(self._live, self._agent)
 
     async def _restart(self) -> None:

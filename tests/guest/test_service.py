@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab import LabError
 from lab.agent import pod_manifest
 from lab.images import SLEEPER
 from tests.guest.node import CONFIGURATION, MANIFESTS, PACKAGING, UNIT, Containers, Node
@@ -137,10 +136,17 @@ def test_a_restart_is_over_when_another_process_is_ready_and_the_same_containers
     assert node.pid not in (0, before)
 
 
-def test_a_reload_is_refused_and_disturbs_nothing(node: Node, undisturbed: Containers) -> None:
+def test_a_reload_has_the_configuration_read_and_disturbs_nothing(
+    node: Node, undisturbed: Containers
+) -> None:
     before = node.pid
-    with pytest.raises(LabError, match="reload is not applicable"):
-        node.systemctl("reload", UNIT)
+    node.systemctl("reload", UNIT)
+
+    def told() -> str:
+        return node.guest.run("journalctl", "-b", "--output=cat", f"_PID={before}")
+
+    node.wait_for(lambda: "configuration reloaded" in told(), told)
+    node.wait_for(lambda: node.show("ActiveState") == "active", lambda: node.show("ActiveState"))
     assert node.pid == before
 
 

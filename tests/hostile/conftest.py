@@ -68,13 +68,14 @@ def ask(connection: ssl.SSLSocket, path: str) -> int:
     return int(connection.recv(4096).split(maxsplit=2)[1])
 
 
-def log_of(agent: LabAgent, name: str) -> str:
-    """The path of a pod's log at the port; what writes it elsewhere is the runtime's shim."""
+def log_of(agent: LabAgent, name: str) -> tuple[Path, str]:
+    """A pod's log, and its path at the port; what writes it elsewhere is the runtime's shim."""
     meta = next(pod["metadata"] for full, pod in agent.pods().items() if full.startswith(name))
     folder = agent.pod_logs / f"default_{meta['name']}_{meta['uid']}" / "c"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "0.log").write_text("2026-01-31T12:00:00.000000000Z stdout F said\n")
-    return f"/containerLogs/default/{meta['name']}/c"
+    file = folder / "0.log"
+    file.write_text("2026-01-31T12:00:00.000000000Z stdout F said\n")
+    return file, f"/containerLogs/default/{meta['name']}/c"
 
 
 @pytest.fixture(scope="session")

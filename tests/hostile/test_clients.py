@@ -1,8 +1,11 @@
 """What a client of the node's port can do without disturbing anybody."""
 
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from tests.hostile.conftest import NodePort, ask, log_of
 from tests.hostile.victims import Victims
@@ -10,13 +13,15 @@ from tests.hostile.victims import Victims
 UNAUTHORIZED, TOO_MANY = 401, 429
 STRANGERS_OF_AN_ADDRESS = 300
 FOLLOWERS = 340
+FOLLOWERS_OF_A_LOG = 50
 
 
 @contextmanager
 def attack(victims: Victims, port: NodePort) -> Iterator[ExitStack]:
     """Connections that are closed at the end of the block; others are answered meanwhile."""
     good = port.context("good")
-    paths = ("/pods", "/stats/summary", "/metrics", log_of(victims.agent, "good-0"))
+    _, log = log_of(victims.agent, "good-0")
+    paths = ("/pods", "/stats/summary", "/metrics", log)
     with victims.undisturbed(), ExitStack() as connections:
         yield connections
         assert [port.status(good, path) for path in paths] == [200] * len(paths)
@@ -45,11 +50,55 @@ def test_strangers_who_never_end_their_requests(victims: Victims, node_port: Nod
             connection.sendall(b"GET /pods HTTP/1.1\r\nX-Slow: ")
 
 
+CHUNKED = b"POST /pods HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_strangers_whose_bodies_come_in_chunks_of_a_byte(
+    victims: Victims, node_port: NodePort
+) -> None:
+    with attack(victims, node_port) as connections:
+        nobody = node_port.context()
+        for connection in connected(node_port, connections, nobody, ["127.0.0.2"] * 20):
+            connection.sendall(CHUNKED + b"1\r\nx\r\n" * 20_000)
+            assert connection.recv(4096).split(maxsplit=2)[1] == b"401"
+
+
 def test_a_user_who_follows_logs(victims: Victims, node_port: NodePort) -> None:
-    path = f"{log_of(victims.agent, 'good-1')}?follow=true"
+    _, log = log_of(victims.agent, "good-1")
+    path = f"{log}?follow=true"
     with attack(victims, node_port) as connections:
         user = node_port.context("user")
         addresses = ["127.0.0.1"] * FOLLOWERS
-        opened = [*connected(node_port, connections, user, addresses)]
-        statuses = [ask(connection, path) for connection in opened]
-        assert set(statuses) == {200, TOO_MANY}
+        opened = connected(node_port, connections, user, addresses)
+        # Each is asked at once: one that lets the server wait for ten seconds is closed.
+        assert {ask(connection, path) for connection in opened} == {200, TOO_MANY}
+
+
+WRITES_IN_TURNS = """
+import os, sys
+files = [os.open(path, os.O_WRONLY) for path in sys.argv[1:]]
+while True:
+    for file in files:
+        os.pwrite(file, b"2", 0)
+"""
+
+
+@contextmanager
+def written_in_turns(logs: Sequence[Path]) -> Iterator[None]:
+    """Logs that change all the time, each after the other, until the end of the block."""
+    writer = subprocess.Popen([sys.executable, "-c", WRITES_IN_TURNS, *map(str, logs)])
+    try:
+        yield
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+def test_followers_of_logs_that_never_stop_changing(victims: Victims, node_port: NodePort) -> None:
+    logs = [log_of(victims.agent, name) for name in ("good-2", "good-3")]
+    with attack(victims, node_port) as connections, written_in_turns([file for file, _ in logs]):
+        user = node_port.context("user")
+        paths = [f"{path}?follow=true" for _, path in logs] * FOLLOWERS_OF_A_LOG
+        opened = connected(node_port, connections, user, ["127.0.0.1"] * len(paths))
+        pairs = zip(opened, paths, strict=True)
+        assert {ask(connection, path) for connection, path in pairs} == {200}

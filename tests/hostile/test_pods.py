@@ -192,6 +192,17 @@ def test_hooks_that_are_long_in_the_lists_of_the_runtime(tmp_path: Path) -> None
             victims.wait_relist()
 
 
+def test_thousands_of_pods_in_a_manifest(victims: Victims) -> None:
+    pods = many(
+        3000, lambda n: {"metadata": {"name": f"hostile-{n}"}, "spec": {"containers": [ONE]}}
+    )
+    with victims.undisturbed():
+        victims.agent.write("attack.yaml", {"apiVersion": "v1", "kind": "PodList", "items": pods})
+        victims.wait_rejected(2500)
+        victims.agent.remove("attack.yaml")
+        victims.agent.wait_for(lambda pods: not any(name.startswith("hostile") for name in pods))
+
+
 def downward(count: int) -> Json:
     """A pod whose annotations are asked for again and again."""
     whole = {"fieldRef": {"fieldPath": "metadata.annotations"}}

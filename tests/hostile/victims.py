@@ -21,6 +21,8 @@ MOST_MEBIBYTES = 50
 RUNS = 3
 """So often each good pod's probe, which has a period of a second, must run once more."""
 DEADLINE_SECONDS = 60
+REJECTIONS_DEADLINE_SECONDS = 240
+"""For thousands of them, at three milliseconds of a processor each."""
 _RUN = re.compile(r'^prober_probe_total\{.*pod="(good-\d+)[^"]*".*result="successful".*\} (\S+)$')
 
 
@@ -111,10 +113,22 @@ class Victims:
             else_say=lambda: "the runtime cannot list what it has",
         )
 
+    def wait_rejected(self, count: int) -> None:
+        """Wait until so many pods were rejected."""
+        begun = self._sum_of("kubelet_admission_rejections_total{")
+        wait_until(
+            lambda: self._sum_of("kubelet_admission_rejections_total{") >= begun + count,
+            deadline_seconds=REJECTIONS_DEADLINE_SECONDS,
+            else_say=lambda: f"not {count} pods were rejected",
+        )
+
     def _relists(self) -> float:
+        return self._sum_of("kubelet_pleg_relist_duration_seconds_count ")
+
+    def _sum_of(self, beginning: str) -> float:
+        """The sum of the metrics whose lines begin like this."""
         lines = self.agent.read("/metrics").decode().splitlines()
-        name = "kubelet_pleg_relist_duration_seconds_count "
-        return next(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(beginning))
 
     def _containers(self) -> Mapping[str, str]:
         return {

@@ -13,7 +13,7 @@ import trio
 from trio_kubelet.config.eviction import Signal, ThresholdValue
 from trio_kubelet.eviction.memory_events import MemoryEvents
 from trio_kubelet.eviction.observations import Observations, Observed
-from trio_kubelet.eviction.pressure import PressureHistory
+from trio_kubelet.eviction.pressure import Assessment
 from trio_kubelet.eviction.thresholds import Threshold
 from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.resources import CgroupTree
@@ -54,7 +54,7 @@ async def test_a_crossed_threshold_is_told_at_once_on_v1(cgroup: Path) -> None:
     amounts = Observed(available=40 * MI, capacity=50 * MI)
     observed = Observations(at=0, signals={Signal.ALLOCATABLE_MEMORY: amounts})
     for _ in range(3):  # what was set before goes
-        events.observed(PressureHistory(observed=observed))
+        events.observed(Assessment(observed=observed))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(events.run)
         command = [sys.executable, "-c", EAT, str(cgroup), "60"]

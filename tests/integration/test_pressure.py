@@ -63,6 +63,7 @@ async def statistics(root: Path) -> AsyncIterator[StatsProvider]:
             root_folder=root,
             images_on_disk=False,
             volume_seconds=60,
+            of_drivers=lambda: (),
         )
     )
     async with trio.open_nursery() as nursery:

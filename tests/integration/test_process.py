@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import httpx
 import pytest
@@ -301,11 +303,16 @@ def test_an_endpoint_that_cannot_be_one_is_one_line_and_exit_code_1(
 
 
 @NEEDS_ROOT
-def test_without_root_a_real_runtime_is_one_line_and_exit_code_1(run: Run, tmp_path: Path) -> None:
-    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
-        folder.chmod(0o755)
-    program = run(hollow=False, code=AS_NOBODY)
-    assert program.ended() == 1
+def test_without_root_a_real_runtime_is_one_line_and_exit_code_1(
+    run: Run, configuration: dict[str, object]
+) -> None:
+    # Not below the folder of pytest, which each run of it closes to others.
+    with TemporaryDirectory() as open_to_all:
+        Path(open_to_all).chmod(0o755)
+        config = Path(open_to_all) / "config.json"
+        config.write_text(json.dumps(configuration))
+        program = run(f"--config={config}", hollow=False, code=AS_NOBODY)
+        assert program.ended() == 1
     assert "must be run as root" in program.said
     assert program.said.count("\n") == 1, program.said
 
@@ -386,3 +393,28 @@ def ids(agent: LabAgent) -> list[str]:
         for pod in pods.values()
         for status in pod["status"]["containerStatuses"]
     ]
+
+
+def test_a_threshold_has_been_crossed_for_as_long_when_the_agent_was_killed(
+    run: Run, configuration: dict[str, object], tmp_path: Path
+) -> None:
+    configuration["evictionSoft"] = {"memory.available": "99.9%"}
+    configuration["evictionSoftGracePeriod"] = {"memory.available": "1h"}
+    first = run()
+    before = record_of_pressures(tmp_path / "root", first)
+    first.end(signal.SIGKILL)
+    after = record_of_pressures(tmp_path / "root", run(), newer_than_ns=before["observedAtNs"])
+    (was,), (stays,) = before["thresholds"], after["thresholds"]
+    moved_by_ns = abs(stays["crossedSinceNs"] - was["crossedSinceNs"])
+    assert moved_by_ns < 1e9, "the machine's clock may be corrected meanwhile, by less"
+
+
+def record_of_pressures(root: Path, agent: Program, newer_than_ns: int = 0) -> Any:
+    """Wait until an agent has written down an observation that is newer; the record."""
+    file = root / "pressures.json"
+    wait_until(
+        lambda: file.exists() and json.loads(file.read_bytes())["observedAtNs"] > newer_than_ns,
+        deadline_seconds=START_SECONDS,
+        else_say=lambda: agent.said,
+    )
+    return json.loads(file.read_bytes())

@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
@@ -13,14 +14,23 @@ from attrs import evolve
 from lab.containerd import Containerd
 from lab.images import BUSYBOX
 from lab.registry import NAME, PASSWORD, USER, Registry
+from trio_kubelet.config.credential_providers import PROVIDER_V1
+from trio_kubelet.config.records import CredentialProvider
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, Secret
+from trio_kubelet.references import NoReferences
 from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.images.access import Verification
+from trio_kubelet.runtime.images.credential_plugin import CredentialPlugin
+from trio_kubelet.runtime.images.credential_providers import (
+    ImageCredentialProvider,
+    ImageCredentialProviders,
+)
 from trio_kubelet.runtime.images.credentials import Keyring, joined, secret_keyring
-from trio_kubelet.runtime.images.manager import ImageError, ImageManager, PullRate
-from trio_kubelet.runtime.images.pod_images import PodImages
+from trio_kubelet.runtime.images.manager import ImageError, ImageManager
+from trio_kubelet.runtime.images.pod_images import PodImages, WantedImage
+from trio_kubelet.runtime.images.pull_rate import PullRate
 from trio_kubelet.runtime.images.pull_record_files import file_name
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
 from trio_kubelet.tasks.clock import SystemClock
@@ -84,7 +94,7 @@ def images(
 async def pull(images: ImageManager, name: str, policy: str = "Always", pod: Pod = POD) -> str:
     """Get an image; with `Always`, whether it is there or not. Returns its id."""
     container = Container(name="c", image=name, image_pull_policy=policy)
-    return (await images.ensure(pod, container, PodImages(), SANDBOX)).id
+    return (await images.ensure(pod, WantedImage.of_container(container), PodImages(), SANDBOX)).id
 
 
 async def pull_records(root: Path, clock: SystemClock | None = None) -> PullRecords:
@@ -111,6 +121,43 @@ async def test_a_pod_gets_its_image_with_its_own_secret(
     several = (pull_secret("guessed", key=f"{NAME}/lab"), pull_secret(PASSWORD))
     assert await pull(images(runtime, nobody, *several), name)
     assert await pull(images(runtime, joined(map(secret_keyring, [pull_secret(PASSWORD)]))), name)
+    assert PASSWORD not in capsys.readouterr().out
+
+
+async def test_a_credential_provider_opens_the_registry(
+    containerd: Containerd,
+    registry: Registry,
+    runtime: RuntimeClient,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    image = containerd.images[BUSYBOX].marked("for who asks a provider")
+    name = registry.push(image, "lab/provided:1")
+    answer = {
+        "kind": "CredentialProviderResponse",
+        "apiVersion": PROVIDER_V1,
+        "cacheKeyType": "Registry",
+        "auth": {NAME: {"username": USER, "password": PASSWORD}},
+    }
+    program = tmp_path / "provider"
+    program.write_text(f"#!/bin/sh\ncat >>$0.asked\ncat <<'END'\n{json.dumps(answer)}\nEND\n")
+    program.chmod(0o755)
+    config = CredentialProvider(
+        name="provider",
+        match_images=("*.test/lab",),
+        default_cache_duration=timedelta(hours=1),
+        api_version=PROVIDER_V1,
+    )
+    plugin = CredentialPlugin(config, tmp_path, lambda *_: None)
+    provider = ImageCredentialProvider(config, plugin, NoReferences())
+    nobody = images(runtime, Keyring())
+    with pytest.raises(ImageError, match=r"(?i)ErrImagePull: .*authoriz"):
+        await pull(nobody, name)
+    ours = evolve(nobody, providers=ImageCredentialProviders([provider]))
+    for _ in range(2):
+        assert await pull(ours, name)
+    asked = [json.loads(line) for line in (tmp_path / "provider.asked").read_text().splitlines()]
+    assert [each["image"] for each in asked] == [name.partition(":")[0]]
     assert PASSWORD not in capsys.readouterr().out
 
 

@@ -13,6 +13,7 @@ import trio
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sources import ManifestContext, watch_manifest_files, watch_manifest_url
 from trio_kubelet.sources.manifest_source import SendPods
+from trio_kubelet.sources.manifests import adopt_running
 from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 from trio_kubelet.volumes.mount import mount, unmount
@@ -61,7 +62,7 @@ async def folder_watched(
                 ManifestContext(
                     node_name="n",
                     kept_folder=kept,
-                    adopt=lambda pod, source: None,
+                    adopt=lambda: adopt_running(()),
                     journal=Journal(SystemClock()),
                     limiter=threads or trio.CapacityLimiter(1),
                 ),
@@ -174,7 +175,7 @@ async def test_pods_come_from_a_server_that_goes_away_and_comes_back(tmp_path: P
                     ManifestContext(
                         node_name="n",
                         kept_folder=tmp_path / "kept",
-                        adopt=lambda pod, source: None,
+                        adopt=lambda: adopt_running(()),
                         journal=Journal(SystemClock()),
                     ),
                     headers={"X-Token": ("secret",)},

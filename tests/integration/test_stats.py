@@ -9,7 +9,7 @@ import pytest
 
 from lab.agent import Json, pod_manifest
 from lab.processes import wait_until
-from tests.integration.pods import DEADLINE_SECONDS, Node, container_ids, shell
+from tests.integration.pods import DEADLINE_SECONDS, Node, container_ids, shell, until_term
 from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.resources import CgroupTree
 from trio_kubelet.stats.kernel_text import key_values
@@ -141,6 +141,23 @@ def test_disks_have_what_was_written_to_them(node: Node, busy: Json) -> None:
             and container["logs"]["usedBytes"] > 0
             and told["ephemeral-storage"]["usedBytes"] >= 13 * MI
         )
+
+    wait_until(found, deadline_seconds=DEADLINE_SECONDS, else_say=lambda: str(ask(node)))
+
+
+def test_what_an_init_container_has_left_in_its_layer_is_its_pods_use_of_the_disk(
+    node: Node,
+) -> None:
+    manifest = pod_manifest(
+        "left",
+        until_term("main"),
+        initContainers=[shell("init", "dd if=/dev/zero of=/layer bs=1M count=30")],
+    )
+    pod = node.run(manifest)
+
+    def found() -> bool:
+        told = stats_of(ask(node), pod)
+        return bool(told.get("ephemeral-storage", {}).get("usedBytes", 0) >= 30 * MI)
 
     wait_until(found, deadline_seconds=DEADLINE_SECONDS, else_say=lambda: str(ask(node)))
 

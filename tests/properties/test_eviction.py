@@ -1,24 +1,40 @@
 """Evictions, whatever the node, its pods and the order of events: what never happens."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from attrs import define
-from hypothesis import given
+from attrs import define, evolve, field
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_machines.pressure import is_shown
 from tests.unit.eviction.candidates import MI, MIRROR, STATIC, disk, pod, stats
-from trio_kubelet.config.eviction import Signal, ThresholdValue
-from trio_kubelet.eviction.decision import GracePolicy, Progress, Victim, decide
+from trio_kubelet.config.eviction import SIGNALS, Signal, ThresholdValue
+from trio_kubelet.eviction.decision import (
+    GracePolicy,
+    Progress,
+    Victim,
+    decide,
+    over_own_limits,
+)
 from trio_kubelet.eviction.observations import Observations, Observed
-from trio_kubelet.eviction.pressure import CONDITION_OF, PressureHistory, next_history
-from trio_kubelet.eviction.ranking import RESOURCE_OF, Candidate, claim, ranked
+from trio_kubelet.eviction.pressure import Assessment, assess
+from trio_kubelet.eviction.pressure_record import (
+    MOST_UNSEEN_SECONDS,
+    SAVE_SECONDS,
+    Moment,
+    is_due,
+    parsed,
+    printed,
+)
+from trio_kubelet.eviction.ranking import Candidate, claim, ranked
 from trio_kubelet.eviction.thresholds import DiskLayout, Threshold
+from trio_kubelet.k8s import Pod, Quantity, ResourceRequirements
 from trio_kubelet.pod_source import is_critical
 
-SIGNALS = [signal for signal in Signal if not signal.startswith("containerfs")]
+SETTABLE = [signal for signal in Signal if not signal.startswith("containerfs")]
 REQUESTABLE = [
-    signal for signal in Signal if RESOURCE_OF[signal] in ("memory", "ephemeral-storage")
+    signal for signal in Signal if SIGNALS[signal].resource in ("memory", "ephemeral-storage")
 ]
 TRANSITION = 300.0
 
@@ -83,6 +99,44 @@ def test_the_order_does_not_depend_on_that_of_the_pods(
     assert ranked(signal, pods, layout) == ranked(signal, pods[::-1], layout)
 
 
+@given(many_candidates(), st.sampled_from(SETTABLE), st.sampled_from(list(DiskLayout)))
+def test_a_decision_spares_critical_pods_and_those_within_their_requests(
+    pods: list[Candidate], signal: Signal, layout: DiskLayout
+) -> None:
+    limit = Threshold(signal=signal, value=ThresholdValue.parse("60%"))
+    seen = observed({signal: 10}, 0.0, layout)
+    short = assess(Assessment(), [limit], seen, TRANSITION)
+    victim = decide(short, Progress(reclaimed=signal), GracePolicy(), pods).victim
+    excess = {
+        each.pod.metadata.uid: found.excess
+        for each in pods
+        if not is_critical(each.pod) and (found := claim(signal, each, layout)) is not None
+    }
+    above = {uid for uid, amount in excess.items() if amount > 0}
+    assert (victim is None) is all(is_critical(each.pod) for each in pods)
+    if victim is not None:
+        assert not is_critical(victim.pod)
+        if not SIGNALS[signal].priority_first:
+            assert victim.pod.metadata.uid in above or not above
+
+
+@given(many_candidates(), st.sampled_from(list(DiskLayout)))
+def test_no_critical_pod_goes_for_limits_of_its_own(
+    pods: list[Candidate], layout: DiskLayout
+) -> None:
+    limited = [evolve(each, pod=with_limit(each.pod)) for each in pods]
+    assert not any(is_critical(each.pod) for each in over_own_limits(limited, layout))
+
+
+def with_limit(made: Pod) -> Pod:
+    """The pod whose first container may use 50 MiB of the disk."""
+    (container,) = made.spec.containers
+    asked = container.resources or ResourceRequirements()
+    limits = {"ephemeral-storage": Quantity("50Mi")}
+    limited = evolve(container, resources=evolve(asked, limits=limits))
+    return evolve(made, spec=evolve(made.spec, containers=(limited,)))
+
+
 @define
 class Round:
     """What happens in a round: what is available, and how long the last step takes."""
@@ -98,24 +152,20 @@ rounds = st.builds(
     seconds=st.floats(0.1, 400),
     step_seconds=st.floats(0, 60),
 )
-thresholds = st.lists(
-    st.builds(
-        Threshold,
-        signal=st.sampled_from(SIGNALS),
-        value=st.sampled_from(["5", "20%", "60%"]).map(ThresholdValue.parse),
-        minimum_reclaim=st.sampled_from([None, ThresholdValue.parse("10")]),
-        is_hard=st.just(False),
-        grace_seconds=st.sampled_from([0.0, 30.0]),
-    ),
-    max_size=4,
-    unique=True,
+one_threshold = st.builds(
+    Threshold,
+    signal=st.sampled_from(SETTABLE),
+    value=st.sampled_from(["5", "20%", "60%"]).map(ThresholdValue.parse),
+    minimum_reclaim=st.sampled_from([None, ThresholdValue.parse("10")]),
+    is_hard=st.just(False),
+    grace_seconds=st.sampled_from([0.0, 30.0]),
 )
+thresholds = st.lists(one_threshold, max_size=4, unique=True)
 
 
-def observed(given_round: Round, at: float, layout: DiskLayout) -> Observations:
+def observed(available: Mapping[Signal, int], at: float, layout: DiskLayout) -> Observations:
     amounts = {
-        signal: Observed(available=available, capacity=100)
-        for signal, available in given_round.available.items()
+        signal: Observed(available=amount, capacity=100) for signal, amount in available.items()
     }
     return Observations(at=at, signals=amounts, layout=layout)
 
@@ -125,19 +175,19 @@ def test_between_two_victims_there_is_an_observation_newer_than_the_end_of_the_f
     days: list[Round], limits: list[Threshold], layout: DiskLayout
 ) -> None:
     """Each step of a manager, but in any rhythm: rounds come before a step has ended, too."""
-    history, progress, now, ends_at = PressureHistory(), Progress(), 0.0, float("-inf")
+    assessment, progress, now, ends_at = Assessment(), Progress(), 0.0, float("-inf")
     pods = [Candidate(pod=pod("p"), stats=stats("p", memory_mi=5, tasks=5, whole=disk(5, 5)))]
     last_end = float("-inf")
     for each in days:
         now += each.seconds
         if ends_at <= now and progress.settled_at == float("inf"):
             progress, last_end = progress.after_end(ends_at), ends_at
-        history = next_history(history, limits, observed(each, now, layout), TRANSITION)
-        step = decide(history, progress, GracePolicy(), pods)
+        assessment = assess(assessment, limits, observed(each.available, now, layout), TRANSITION)
+        step = decide(assessment, progress, GracePolicy(), pods)
         if step.victim is not None:
             assert now >= last_end
             assert progress.settled_at != float("inf")
-            assert_grace_is_over(history, step.victim)
+            assert_grace_is_over(assessment, step.victim)
             progress, ends_at = progress.while_ending(), now + each.step_seconds
         elif step.reclaim and step.starved is not None:
             signal = step.starved.threshold.signal
@@ -146,11 +196,11 @@ def test_between_two_victims_there_is_an_observation_newer_than_the_end_of_the_f
             progress = progress.without_victim()
 
 
-def assert_grace_is_over(history: PressureHistory, victim: Victim) -> None:
-    at = history.observed.at
+def assert_grace_is_over(assessment: Assessment, victim: Victim) -> None:
+    at = assessment.observed.at
     assert any(
         str(threshold.signal) == victim.cause and at - since >= threshold.grace_seconds
-        for threshold, since in history.crossed.items()
+        for threshold, since in assessment.crossed_since.items()
     )
 
 
@@ -158,16 +208,102 @@ def assert_grace_is_over(history: PressureHistory, victim: Victim) -> None:
 def test_a_pressure_that_is_shown_stays_for_the_transition_period(
     days: list[Round], limits: list[Threshold], layout: DiskLayout
 ) -> None:
-    history, now = PressureHistory(), 0.0
+    assessment, now = Assessment(), 0.0
     last_crossed: dict[object, float] = {}
     for each in days:
         now += each.seconds
-        history = next_history(history, limits, observed(each, now, layout), TRANSITION)
-        for threshold in history.crossed:
-            last_crossed[CONDITION_OF[threshold.signal]] = now
-        for kind, state in history.states.items():
+        assessment = assess(assessment, limits, observed(each.available, now, layout), TRANSITION)
+        for threshold in assessment.crossed_since:
+            last_crossed[SIGNALS[threshold.signal].condition] = now
+        for kind, state in assessment.states.items():
             recent = kind in last_crossed and now - last_crossed[kind] < TRANSITION
             assert is_shown(state) is recent
+
+
+GAPS = [1, 3, 4, 9, int(MOST_UNSEEN_SECONDS - SAVE_SECONDS)]
+"""Seconds between two observations: some are less than the age of a record may be."""
+EPOCH_NS = 1_767_225_600_000_000_000
+SHORT_TRANSITION = 30.0
+
+
+@define
+class Restarted:
+    """An agent that may be killed after each observation, and goes on from its last record."""
+
+    limits: list[Threshold]
+    saves_always: bool
+    assessment: Assessment = field(factory=Assessment)
+    _saved: Assessment = field(factory=Assessment)
+    _text: bytes | None = None
+
+    def observe(self, seen: Observations) -> None:
+        """Assess one more observation; the record is replaced if it is due."""
+        self.assessment = assess(self.assessment, self.limits, seen, SHORT_TRANSITION)
+        if self.saves_always or is_due(self._saved, self.assessment):
+            self._saved = self.assessment
+            self._text = printed(self.assessment, "boot", moment(seen.at))
+
+    def restart(self, at: float) -> None:
+        """Forget all but the record."""
+        self.assessment = Assessment()
+        if self._text is not None:
+            found = parsed(self._text, self.limits, "boot", moment(at))
+            assert found is not None
+            self.assessment = self._saved = found
+
+
+def moment(seconds: float) -> Moment:
+    return Moment(seconds=seconds, epoch_ns=EPOCH_NS + round(seconds * 1e9))
+
+
+FEW = [Signal.MEMORY, Signal.ALLOCATABLE_MEMORY]  # of one condition
+GRACES = st.sampled_from([0.0, 5.0, 15.0])
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.sampled_from(FEW), st.sampled_from([2, 12, 25, 65, 90]), min_size=1),
+            st.sampled_from(GAPS),
+            st.booleans(),
+        ),
+        min_size=2,
+        max_size=25,
+    ),
+    st.lists(
+        st.builds(evolve, one_threshold, signal=st.sampled_from(FEW), grace_seconds=GRACES),
+        min_size=1,
+        max_size=4,
+        unique_by=lambda each: (each.signal, each.value),
+    ),
+    st.booleans(),
+)
+def test_a_restart_at_any_moment_changes_no_decision_but_relieves_by_ten_seconds_sooner_at_most(
+    days: list[tuple[dict[Signal, int], int, bool]], limits: list[Threshold], saves_always: bool
+) -> None:
+    through, restarted, now = Assessment(), Restarted(limits, saves_always), 0
+    for available, seconds, is_killed in days:
+        if is_killed:
+            restarted.restart(now + seconds / 2)
+        now += seconds
+        seen = observed(available, now, DiskLayout.SHARED)
+        through = assess(through, limits, seen, SHORT_TRANSITION)
+        restarted.observe(seen)
+        assert restarted.assessment.crossed_since == through.crossed_since
+        assert restarted.assessment.met == through.met
+        for kind, state in through.states.items():
+            last = max(
+                (
+                    at
+                    for t, at in through.last_crossed_at.items()
+                    if SIGNALS[t.signal].condition is kind
+                ),
+                default=now,
+            )
+            is_nearly_relieved = now - last > SHORT_TRANSITION - 10
+            if saves_always or not is_nearly_relieved:
+                assert restarted.assessment.states[kind] is state
 
 
 def test_the_amounts_of_these_tests_are_those_of_the_figures() -> None:

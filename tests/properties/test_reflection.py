@@ -11,9 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from trio_kubelet.k8s import ConfigMap, ObjectMeta
 from trio_kubelet.k8s.client import Frame, FrameType, ObjectChanged, ObjectRemoved, WatchEvent
+from trio_kubelet.k8s.client.api import ReceivedFrame
 from trio_kubelet.k8s.client.deltas import Deltas
+from trio_kubelet.k8s.client.objects import head_of
+from trio_kubelet.k8s.client.read_ahead import WaitingFrames
 
-NAMES = ("a", "b", "c")
+NAMES = {"a": "one", "b": "one", "c": "other"}
+"""The names of objects, and the namespaces that they are in."""
 
 
 class Reflection(RuleBasedStateMachine):
@@ -26,13 +30,18 @@ class Reflection(RuleBasedStateMachine):
         self.position: int | None = None
         """How much of the history the open watch has sent; None while there is none."""
         self.told: dict[str, ConfigMap] = {}
+        self.frames: dict[str, Frame[ConfigMap]] = {}
+        """Those that were read ahead, by version."""
+
         self.finished: set[str] = set()
         """UIDs whose removal was told."""
 
     def write(self, type_: FrameType, name: str, uid: str) -> None:
         self.version += 1
         version = str(self.version)
-        obj = ConfigMap(metadata=ObjectMeta(name=name, uid=uid, resource_version=version))
+        obj = ConfigMap(
+            metadata=ObjectMeta(name=name, namespace=NAMES[name], uid=uid, resource_version=version)
+        )
         self.history.append(Frame(type_, version, obj))
         if type_ is FrameType.DELETED:
             del self.objects[name]
@@ -60,7 +69,7 @@ class Reflection(RuleBasedStateMachine):
     def agrees(self) -> None:
         assert self.told == self.objects
 
-    @rule(name=st.sampled_from(NAMES), times=st.integers(1, 3))
+    @rule(name=st.sampled_from([*NAMES]), times=st.integers(1, 3))
     def somebody_writes(self, name: str, times: int) -> None:
         for _ in range(times):
             there = self.objects.get(name)
@@ -68,7 +77,7 @@ class Reflection(RuleBasedStateMachine):
             uid = f"uid-{self.version}" if there is None else there.metadata.uid
             self.write(type_, name, uid)
 
-    @rule(name=st.sampled_from(NAMES), again=st.booleans())
+    @rule(name=st.sampled_from([*NAMES]), again=st.booleans())
     def somebody_deletes(self, name: str, again: bool) -> None:
         if name not in self.objects:
             return
@@ -94,7 +103,7 @@ class Reflection(RuleBasedStateMachine):
 
     @rule(
         before=st.integers(0, 6),
-        writes=st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=4),
+        writes=st.lists(st.tuples(st.sampled_from([*NAMES]), st.booleans()), max_size=4),
     )
     def a_streaming_list_is_read_or_breaks(
         self, before: int, writes: list[tuple[str, bool]]
@@ -125,13 +134,30 @@ class Reflection(RuleBasedStateMachine):
     @precondition(lambda self: self.position is not None)
     @rule(count=st.integers(1, 5), back=st.integers(0, 3), bookmark=st.booleans())
     def the_watch_sends(self, count: int, back: int, bookmark: bool) -> None:
-        """Some frames come, perhaps preceded by a repetition of earlier ones."""
+        """Some frames come, perhaps preceded by a repetition of earlier ones.
+
+        They are read before they are handed out, so that later versions supersede them.
+        """
         assert self.position is not None
+        waiting: WaitingFrames[ConfigMap] = WaitingFrames()
         for frame in self.history[max(0, self.position - back) : self.position + count]:
-            self.tell(self.deltas.take(frame))
+            if self.deltas.arrives(frame.resource_version):
+                waiting.put(self.received(frame))
+        self.hand_out(waiting)
         self.position = min(len(self.history), self.position + count)
         if bookmark and self.position == len(self.history):
-            self.tell(self.deltas.take(Frame(FrameType.BOOKMARK, str(self.version))))
+            self.deltas.arrives(str(self.version))
+
+    def hand_out(self, waiting: WaitingFrames[ConfigMap]) -> None:
+        while (frame := waiting.take(0.0)) is not None:
+            self.tell(self.deltas.take(self.frames[frame.head.resource_version]))
+
+    def received(self, frame: Frame[ConfigMap]) -> ReceivedFrame[ConfigMap]:
+        async def read() -> Frame[ConfigMap]:
+            return frame
+
+        self.frames[frame.resource_version] = frame
+        return ReceivedFrame(head_of(frame), 1, read)
 
     @precondition(lambda self: self.position is not None)
     @rule()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.unit.sync.admission.pods_and_nodes import make_pod
 from trio_kubelet.k8s import Pod, Quantity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
-from trio_kubelet.runtime.lifecycle.resizes import Resizes
+from trio_kubelet.runtime.lifecycle.resize_progress import ResizeProgress
 from trio_kubelet.status import Statuses
 from trio_kubelet.sync.admission.resize_fit import ResizeAdmission
-from trio_kubelet.sync.resizing import ADDED, REMOVED, Resizing
+from trio_kubelet.sync.resize_decisions import ADDED, REMOVED, ResizeDecisions
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.telemetry import EventRecorder, Journal
@@ -40,15 +40,15 @@ class OneNode:
     def __init__(self, pods: list[tuple[int, int, int]]) -> None:
         journal = Journal(NoTime())
         self.allocations = Allocations(Path("/nowhere"), trio.CapacityLimiter(1))
-        self.resizes = Resizes(self.allocations, journal)
+        self.resizes = ResizeProgress(self.allocations, journal)
         self.store = PodStore()
         self.asked: dict[str, Pod] = {}
-        self.resizing = Resizing(
+        self.resizing = ResizeDecisions(
             resizes=self.resizes,
             allocations=self.allocations,
             statuses=Statuses(),
             store=self.store,
-            decide=ResizeAdmission(
+            admission=ResizeAdmission(
                 allocatable=lambda: NODE, may_swap=lambda _pod, _container: False
             ),
             recorder=EventRecorder(journal, "node"),

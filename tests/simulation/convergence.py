@@ -18,7 +18,15 @@ from tests.simulation.record import Life, Record, Wanted
 from tests.simulation.shapes import Fate
 from tests.simulation.shared import files_of
 from trio_kubelet.hollow.records import HollowContainer
-from trio_kubelet.k8s import LEASES, NODES, PODS, ContainerStatus, Pod, PodStatus
+from trio_kubelet.k8s import (
+    LEASES,
+    NODES,
+    PODS,
+    TERMINAL_PHASES,
+    ContainerStatus,
+    Pod,
+    PodStatus,
+)
 from trio_kubelet.k8s.kinds import EVENTS
 from trio_kubelet.node.lease import LEASE_NAMESPACE
 from trio_kubelet.pod_source import CONFIG_MIRROR
@@ -30,6 +38,7 @@ LEAST_LEFT_SECONDS = 15.0
 """Of the life of a token: what a fifth of it has left after the longest time between syncs."""
 LATE_SECONDS = 90.0
 """How long a container that failed a probe may take to end: its grace, with slow calls."""
+PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
 EVENT_SECONDS = 10.0
 """How long after its occasion an event is in the API, where nothing fails."""
 TOLD_WITHIN_NS = 1_000_000_000
@@ -62,7 +71,10 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
         status = shown[uid].status
         containers = _newest(node, uid)
         yield from _old_message_files(node, uid)
-        if not _is_excused(wanted[uid], status, record):
+        if _is_gone_for_pressure(uid, record):
+            ends = _wrong_ends(uid, status, containers, record)
+            yield from (f"pod {uid}: {what}" for what in ends)
+        elif not _is_excused(wanted[uid], status, record):
             missed = _missed_fate(wanted[uid], status, containers)
             yield from (f"pod {uid}: {what}" for what in missed)
             wrong = _wrong_health(shown[uid], containers)
@@ -81,8 +93,11 @@ def _node_problems(node: Node) -> Iterator[str]:
     """Whether the node does not look usable to those who ask the API server."""
     shown = node.api.find(NODES, NODE)
     conditions = {c.type: c.status for c in shown.status.conditions} if shown else {}
-    if conditions.get("Ready") != "True":
-        yield f"the node is not ready: {conditions}"
+    pressures = [
+        kind for kind, status in conditions.items() if "Pressure" in kind and status != "False"
+    ]
+    if conditions.get("Ready") != "True" or pressures:
+        yield f"the node is not ready, or under pressure still: {conditions}"
     lease = node.api.find(LEASES, NODE, LEASE_NAMESPACE)
     renewed = lease.spec.renew_time if lease is not None else None
     age_seconds = (node.clock.now_ns() - renewed.ns) / 1e9 if renewed else math.inf
@@ -163,6 +178,44 @@ def _is_excused(wanted: Wanted, status: PodStatus, record: Record) -> bool:
     if wanted.shape.has_deadline:
         return record.clock_jumped_at > wanted.made_at
     return status.reason == "NodePorts" and wanted.shape.wants_port
+
+
+def _is_gone_for_pressure(uid: str, record: Record) -> bool:
+    """True if the node has evicted a pod, or has not taken it."""
+    return uid in record.kept_away or uid in record.evictions
+
+
+def _wrong_ends(
+    uid: str, status: PodStatus, containers: dict[str, HollowContainer], record: Record
+) -> Iterator[str]:
+    """Where a pod that was evicted is there still, or its status does not say why it is not."""
+    eviction = record.evictions.get(uid)
+    # What an agent that was killed has left goes when the node needs room again.
+    is_cut_off = eviction is not None and eviction.agent_life != record.agent_life
+    left = [name for name, c in containers.items() if c.state == RUNNING or not is_cut_off]
+    if left:
+        yield f"it was evicted, and has {sorted(left)}"
+    if (status.phase, status.reason) != ("Failed", "Evicted"):
+        yield f"it was evicted or rejected, and its status says {status.phase} {status.reason}"
+    if eviction is None:
+        return
+    if status.message != eviction.message:
+        yield f"it was evicted for {eviction.message!r}, and its status says {status.message!r}"
+    disruptions = [each.reason for each in status.conditions if each.type == "DisruptionTarget"]
+    if disruptions != (["TerminationByKubelet"] if eviction.resource else []):
+        yield f"it was evicted for {eviction.resource!r}, and its disruptions are {disruptions}"
+
+
+def untold_pressures(node: Node, record: Record) -> Iterator[str]:
+    """The pressures that the agent knows of, and the API does not show."""
+    known = node.agent.parts.pressure.current() if node.agent is not None else None
+    if known is None or trio.current_time() - record.pressure_changed_at < EVENT_SECONDS:
+        return
+    shown = node.api.find(NODES, NODE)
+    conditions = {c.type: c.status for c in shown.status.conditions} if shown else {}
+    told = [conditions.get(kind) == "True" for kind in PRESSURES]
+    if told != [known.memory, known.disk, known.pid]:
+        yield f"the node is under {known}, and is shown as {conditions}"
 
 
 def _may_be_told_late(wanted: Wanted, record: Record) -> bool:
@@ -254,19 +307,26 @@ def _runs_in(life: Life) -> bool:
 def _wrong_resources(
     wanted: Wanted, status: PodStatus, containers: dict[str, HollowContainer]
 ) -> Iterator[str]:
-    """Where a pod of the API has not what it asks for; there is room for all."""
+    """Where a pod of the API has not what it asks for; there is room for all.
+
+    One that asks for too much has all that it asked for at one time before.
+    """
     if wanted.is_static:
         return
-    asked = wanted.shape.cpu_shares
     has = {
-        name: container.resources.cpu_shares
+        name: (container.resources.cpu_shares, container.resources.memory_limit_in_bytes)
         for name, container in containers.items()
-        if name in asked and container.state == RUNNING
+        if name in wanted.shape.amounts and container.state == RUNNING
     }
-    if any(shares != asked[name] for name, shares in has.items()):
-        yield f"pod {wanted.shape.uid}: its containers have {has} shares of cpu, not {asked}"
-    if told := [each.type for each in status.conditions if each.type.startswith("PodResize")]:
-        yield f"pod {wanted.shape.uid}: it is said to be resized still: {told}"
+    is_refused = wanted.shape.asks_for_too_much
+    granted = [each.amounts for each in (wanted.feasible if is_refused else (wanted.shape,))]
+    if not any(has.items() <= each.items() for each in granted):
+        yield f"pod {wanted.shape.uid}: its containers have {has} of cpu and memory, not {granted}"
+    told = [(c.type, c.reason) for c in status.conditions if c.type.startswith("PodResize")]
+    right = [("PodResizePending", "Infeasible")] if is_refused else []
+    is_over = status.phase in TERMINAL_PHASES
+    if told != right and not (is_refused and is_over):
+        yield f"pod {wanted.shape.uid}: what is said of a resize is {told}"
 
 
 def _wrong_health(pod: Pod, containers: dict[str, HollowContainer]) -> Iterator[str]:

@@ -9,17 +9,22 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 
 class Disk:
-    """The folders of the agent. `is_full` may be set at any time; what others make always fits."""
+    """The folders of the agent. `is_full` may be set at any time; what others make always fits.
+
+    `measure` says how large the disk is, and how much of it is free.
+    """
 
     def __init__(self, *folders: Path) -> None:
         self._folders = folders
         self.is_full = False
+        self.measure: Callable[[], os.statvfs_result] | None = None
 
     @contextmanager
     def mounted(self) -> Iterator[None]:
@@ -33,7 +38,19 @@ class Disk:
             for name in ("mkdir", "symlink", "link"):
                 made = self._refusing(getattr(os, name), _always)
                 stack.enter_context(patch.object(os, name, new=made))
+            measured = partial(self._statvfs, os.statvfs)
+            stack.enter_context(patch.object(os, "statvfs", new=measured))
             yield
+
+    def _statvfs(self, call: Callable[[Any], os.statvfs_result], path: Any) -> os.statvfs_result:
+        """The figures of the file system, of which the agent's folders have their own."""
+        found = call(path)
+        if self.measure is None or isinstance(path, int) or not self._has(path):
+            return found
+        return self.measure()
+
+    def _has(self, path: Any) -> bool:
+        return any(Path(path).is_relative_to(folder) for folder in self._folders)
 
     def _refusing(
         self, call: Callable[..., Any], may_make: Callable[..., bool]
@@ -53,8 +70,7 @@ class Disk:
         """Whether something is of this disk and not there; only the agent opens folders."""
         if isinstance(path, int):
             return False
-        is_here = any(Path(path).is_relative_to(folder) for folder in self._folders)
-        return (is_here or dir_fd is not None) and not _exists(path, dir_fd)
+        return (self._has(path) or dir_fd is not None) and not _exists(path, dir_fd)
 
 
 def _exists(path: Any, dir_fd: int | None) -> bool:

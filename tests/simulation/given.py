@@ -67,34 +67,40 @@ def removed_in_use(node: Node, image_id: str) -> Iterator[str]:
 
 
 def beyond_its_pods_limits(record: Record, uid: str, life: Life) -> Iterator[str]:
-    """Containers, none of which has limits, are made with those of their pod, if it has any."""
+    """Containers without limits of their own are made with those of their pod, if it has any."""
     wanted = record.wanted.get(uid)
     if wanted is None:
         return
     resources = life.container.config.linux.resources
     limits = (resources.cpu_quota, resources.memory_limit_in_bytes)
-    if limits != (POD_LIMITS if wanted.shape.has_limits else NO_LIMITS):
+    quota, memory_bytes = POD_LIMITS if wanted.shape.has_limits else NO_LIMITS
+    if life.name in wanted.shape.amounts:
+        memory_bytes = limits[1]  # It has a limit of its own, which `resized` knows.
+    if limits != (quota, memory_bytes):
         yield f"{life.name} of pod {uid} has the limits {limits} of cpu and memory"
 
 
 def resized(record: Record, uid: str, life: Life) -> Iterator[str]:
-    """Containers of a static pod are made with the cpu that it was allocated first.
+    """Containers of a static pod are made with the amounts that it was allocated first.
 
-    Those of others are made with what they have asked for at some time. Not where the allocation
-    could not be kept.
+    Those of others are made with what they have asked for at some time, and was not refused. Not
+    where the allocation could not be kept.
     """
     wanted = record.wanted.get(uid)
     if wanted is None:
         return
-    shares = int(life.container.config.linux.resources.cpu_shares)
-    if not wanted.is_static:
-        asked = {each.cpu_shares.get(life.name, shares) for each in (wanted.shape, *wanted.former)}
-        if shares not in asked:
-            yield f"{life.name} of pod {uid} has {shares} shares of cpu, but asked for {asked}"
+    if life.name not in wanted.shape.amounts:
         return
-    first = wanted.cpu_shares.setdefault(life.name, shares)
-    if shares != first and record.disk_full_until < wanted.made_at:
-        yield f"{life.name} of pod {uid} has {shares} shares of cpu, and was given {first}"
+    resources = life.container.config.linux.resources
+    amounts = int(resources.cpu_shares), int(resources.memory_limit_in_bytes)
+    if not wanted.is_static:
+        asked = {each.amounts[life.name] for each in wanted.feasible}
+        if amounts not in asked:
+            yield f"{life.name} of pod {uid} has {amounts} of cpu and memory, but asked for {asked}"
+        return
+    first = wanted.amounts.setdefault(life.name, amounts)
+    if amounts != first and record.disk_full_until < wanted.made_at:
+        yield f"{life.name} of pod {uid} has {amounts} of cpu and memory, and was given {first}"
 
 
 def _uid(sandbox: HollowSandbox) -> str:

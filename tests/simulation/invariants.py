@@ -16,6 +16,7 @@ from betterproto import Message
 from state_machines.pod import PodState
 from state_machines.probe import ProbeKind
 from tests.apiserver.storage import Change
+from tests.simulation.evictions import EVICTED, EvictionRules
 from tests.simulation.given import (
     beyond_its_pods_limits,
     made_of_anothers_image,
@@ -27,12 +28,14 @@ from tests.simulation.node import LogEntry, Node
 from tests.simulation.record import Kind, Life, Record
 from tests.simulation.shapes import RETRIED
 from tests.simulation.statuses import ENDS, serves_without_being_ready, steps_back
+from trio_kubelet.eviction.pressure import Assessment
 from trio_kubelet.hollow.records import HollowContainer, HollowSandbox
 from trio_kubelet.k8s import PODS, ContainerStatus, Pod, PodStatus
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.sources.apiserver import is_mirror
+from trio_kubelet.telemetry.events import RecordedEvent
 from trio_kubelet.telemetry.journal import Entry
 
 FIRST_BACKOFF_SECONDS = 10.0
@@ -61,6 +64,7 @@ class Invariants:
         self.record = record
         self.violations: list[str] = []
         self.node: Node | None = None
+        self.evictions = EvictionRules(record)
         self._told: dict[str, tuple[object, PodStatus]] = {}
         self._backoffs: dict[tuple[int, str, str], float] = {}
         self._shown_ready: dict[str, bool] = {}
@@ -81,6 +85,7 @@ class Invariants:
         if container_id == sandbox.id:
             if kind == Kind.CONTAINER_STARTED_EVENT:
                 self._note_all(self._two_sandboxes(uid, sandbox))
+                self._note_all(self.evictions.let_in(uid))
                 self._note_all(wrong_ids(self.record, self.node.runtime, sandbox))
             return
         life = self.record.lives[uid][container_id]
@@ -111,6 +116,10 @@ class Invariants:
         assert self.node is not None, "the node is made before anything happens"
         if isinstance(request, cri.RemoveImageRequest):
             self._note_all(removed_in_use(self.node, request.image.image))
+        if isinstance(request, cri.StopContainerRequest):
+            life = self.record.life(request.container_id)
+            if life is not None:
+                self._note_all(self.evictions.stopped(life.uid, request.timeout))
 
     def on_log(self, entry: LogEntry) -> None:
         """Observer of the agent's log: an error is always a bug."""
@@ -124,6 +133,15 @@ class Invariants:
             self.violated("a file that the agent keeps is damaged:", self.record.lines[-1])
         if entry["event"] == "pod status refused":
             self.violated("the API was told what no pod's life allows:", self.record.lines[-1])
+
+    def on_observed(self, assessment: Assessment) -> None:
+        """Observer of the agent's observations of the node."""
+        self._note_all(self.evictions.observed(assessment))
+
+    def on_recorded(self, event: RecordedEvent) -> None:
+        """Observer of the agent's events."""
+        if event.reason == EVICTED:
+            self._note_all(self.evictions.told(event))
 
     def on_agent_ended(self, journal: tuple[Entry, ...]) -> None:
         """Observer of the agent's end."""
@@ -164,6 +182,7 @@ class Invariants:
             self._note_all(serves_without_being_ready(after))
             for shown in (*after.status.init_container_statuses, *after.status.container_statuses):
                 self._shown_ready[_id_of(shown)] = shown.ready
+            self._note_all(self.evictions.shown(after))
         if before is not None and after is not None:
             self._note_all(self._shown_backwards(before, after))
         elif before is not None:
@@ -386,7 +405,7 @@ class Invariants:
 
     def _stopped_without_reason(self, uid: str, life: Life) -> Iterator[str]:
         wanted = self.record.wanted.get(uid)
-        if wanted is None or wanted.deleted or not life.is_steady:
+        if wanted is None or wanted.deleted or uid in self.record.evictions or not life.is_steady:
             return
         if {life.container.id, life.sandbox_id} & self.record.killed:
             return
@@ -407,7 +426,7 @@ class Invariants:
             return  # the next one takes its number
         if life.container.id in self.record.lost:
             return  # it was not the agent
-        if self._was_restarted_with_all(uid, life):
+        if self._was_restarted_with_all(uid, life) or self.evictions.needs_room_of(uid):
             return
         lives = self.record.lives[uid].values()
         if not any(x.name == life.name and x.created_at > life.created_at for x in lives):

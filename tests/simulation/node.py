@@ -9,16 +9,18 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ParamSpec, Protocol
 
 import httpx
 import structlog
 import trio
+from attrs import evolve
 from structlog.typing import EventDict
 
 from state_machines.probe import ProbeKind
 from tests.apiserver.server import URL, ApiServer
 from tests.simulation.health import COMMAND, ask_container
+from tests.simulation.load import CAPACITY, Load
 from tests.simulation.transport import RuntimeTransport
 from tests.trio_clock import TrioClock
 from tests.turns import making_test_data
@@ -27,9 +29,12 @@ from trio_kubelet.agent.pod_parts import PodParts
 from trio_kubelet.agent.pods import Pods
 from trio_kubelet.agent.ports import Ports
 from trio_kubelet.agent.start import Agent
+from trio_kubelet.config.eviction import Resource
 from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.errors import StartError
+from trio_kubelet.eviction.pressure import Assessment
+from trio_kubelet.eviction.records import FILE as EVICTIONS
 from trio_kubelet.hollow import HollowRuntime
 from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.k8s import Pod, PodStatus
@@ -38,19 +43,19 @@ from trio_kubelet.node.host import Host, read_hosts
 from trio_kubelet.node.machine import read_machine
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.images.collection import DiskSpace
+from trio_kubelet.runtime.lifecycle.allocations import ALLOCATED
 from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.telemetry.events import RecordedEvent
 from trio_kubelet.telemetry.journal import Entry
 
 LogEntry = Mapping[str, object]
+Told = ParamSpec("Told")
 
 NODE = "node"
 RESTART_SECONDS = 10.0
 """How long a service manager waits before it starts an agent again."""
 NODE_IP = "192.0.2.10"
-MEMORY_BYTES = 16 << 30
-"""The machine's; a scene says how much of it is used."""
 
 
 class WallClock(TrioClock):
@@ -108,7 +113,6 @@ class SimulatedAgent(Agent):
         clock: WallClock,
         host: Host,
         api: httpx.AsyncBaseTransport,
-        on_status: Callable[[Pod, PodStatus], None],
     ) -> None:
         @asynccontextmanager
         async def clients() -> AsyncIterator[ApiClients]:
@@ -117,7 +121,6 @@ class SimulatedAgent(Agent):
 
         super().__init__(settings, clock, host, open_clients=clients)
         self.ports = NoPorts(self.parts, self.monitoring)
-        self.parts.statuses.on_change.add(on_status)
         self.recorded: list[tuple[float, RecordedEvent]] = []
         """All events of this agent, and when it recorded them."""
         self.parts.recorder.on_event.add(
@@ -145,6 +148,12 @@ class NodeWatcher(Protocol):
 
     def on_status(self, pod: Pod, status: PodStatus) -> None:
         """A pod has a new status."""
+
+    def on_observed(self, assessment: Assessment) -> None:
+        """The agent has observed what the node is short of."""
+
+    def on_recorded(self, event: RecordedEvent) -> None:
+        """The agent has recorded an event."""
 
     def on_agent_ended(self, journal: tuple[Entry, ...]) -> None:
         """An agent has ended, by itself or not; its journal."""
@@ -180,6 +189,7 @@ class Node:
         self.api = ApiServer(clock=clock)
         self.agent: SimulatedAgent | None = None
         self.lives = 0
+        self.boots = 0
         self.image_disk_is_full = False
         self._nursery = nursery
         self._chance = chance or random.Random(0)
@@ -190,10 +200,15 @@ class Node:
         self._life = trio.CancelScope()
         self._ended = trio.Event()
         self._ended.set()
-        self.eviction_hard: Mapping[str, str] = {}
+        self.eviction_settings: Mapping[str, Any] = {"eviction_hard": {}}
         self._machine_root = root / "machine"
-        self._machine = read_machine(root)
-        self.use_memory(MEMORY_BYTES // 4)
+        self.load = Load(self._machine_root, runtime)
+        self._machine = evolve(
+            read_machine(root),
+            storage_bytes=CAPACITY[Resource.STORAGE],
+            max_pids=CAPACITY[Resource.PIDS],
+        )
+        self.boot()
         self.manifests.mkdir(parents=True)
         structlog.configure(
             processors=[
@@ -204,16 +219,10 @@ class Node:
             cache_logger_on_first_use=False,
         )
 
-    def use_memory(self, used_bytes: int) -> None:
-        """Let so much of the machine's memory be used from now on."""
-        proc = self._machine_root / "proc"
-        proc.mkdir(parents=True, exist_ok=True)
-        free = (MEMORY_BYTES - used_bytes) >> 10
-        scratch = proc / ".meminfo"
-        scratch.write_text(
-            f"MemTotal: {MEMORY_BYTES >> 10} kB\nMemFree: {free} kB\nInactive(file): 0 kB\n"
-        )
-        scratch.rename(proc / "meminfo")
+    def boot(self) -> None:
+        """Let the machine start anew. There is no agent."""
+        self.boots += 1
+        self._machine = evolve(self._machine, boot_id=f"boot-{self.boots}")
 
     def write_manifest(self, name: str, text: str) -> None:
         """Put a manifest into the folder of static pods, whole from the first moment."""
@@ -224,6 +233,16 @@ class Node:
     def keeps(self, uid: str) -> bool:
         """Whether the agent has a copy of the manifest of a static pod."""
         return any(uid in each.read_text() for each in self._kept_manifests.glob("*/*.json"))
+
+    def has_allocated(self, uid: str) -> bool:
+        """Whether the agent has it on the disk what it gave to a pod."""
+        file = self.root / "kubelet" / ALLOCATED
+        return file.exists() and uid in file.read_text()
+
+    def eviction_records(self) -> str:
+        """The decisions to evict that the agent has on the disk."""
+        file = self.root / "kubelet" / EVICTIONS
+        return file.read_text() if file.exists() else ""
 
     def start_agent(self) -> None:
         """Start an agent; there must be none."""
@@ -248,10 +267,21 @@ class Node:
                 self._measure_image_disk,
                 str(self._machine_root),
             )
-            self.agent = SimulatedAgent(
-                self._settings(), self.clock, host, self._api_transport, self._on_status
-            )
+            self.agent = SimulatedAgent(self._settings(), self.clock, host, self._api_transport)
+        parts, watcher = self.agent.parts, self._watcher
+        parts.statuses.on_change.add(self._while_alive(watcher.on_status))
+        parts.pressure.on_observed.add(self._while_alive(watcher.on_observed))
+        parts.recorder.on_event.add(self._while_alive(watcher.on_recorded))
         return self.agent
+
+    def _while_alive(self, tell: Callable[Told, None]) -> Callable[Told, None]:
+        """The call, made as long as nobody has ended the agent."""
+
+        def tell_if_alive(*args: Told.args, **kwargs: Told.kwargs) -> None:
+            if not self._life.cancel_called:
+                tell(*args, **kwargs)
+
+        return tell_if_alive
 
     def _measure_image_disk(self, _folder: str) -> DiskSpace:
         """A disk that is full of other things at times, whatever images go."""
@@ -303,8 +333,8 @@ class Node:
                 resolv_conf="",
                 healthz_port=0,
                 enable_server=False,
-                # How full the disk is that this runs on is no matter.
-                eviction_hard=self.eviction_hard,
+                # Nothing is short on this node unless somebody sets thresholds.
+                **self.eviction_settings,
             ),
             options=NodeOptions(
                 root_dir=str(self.root / "kubelet"),
@@ -313,11 +343,6 @@ class Node:
                 hollow=True,
             ),
         )
-
-    def _on_status(self, pod: Pod, status: PodStatus) -> None:
-        if self._life.cancel_called:
-            return
-        self._watcher.on_status(pod, status)
 
     def _on_command(self, request: cri.ExecSyncRequest, succeeded: bool) -> None:
         word, *kind = request.cmd

@@ -46,7 +46,7 @@ class Owners:
     def add(self) -> None:
         """Create a pod, if there are not too many."""
         if len(self._record.wanted) < MOST_PODS:
-            is_static = self._chance.random() < 0.5
+            is_static = self._chance.random() < 0.4
             self._want(self._pods.make(is_static=is_static), is_static=is_static)
 
     def _want(self, shape: Shape, *, is_static: bool) -> None:
@@ -63,6 +63,16 @@ class Owners:
         """Delete a pod."""
         if wanted := self._any_pod():
             self._drop(wanted)
+
+    def replace_evicted(self) -> None:
+        """Delete a pod that was evicted or kept away, and create another one, as controllers do."""
+        gone = {*self._record.evictions, *self._record.kept_away}
+        pods = [
+            each for uid, each in self._record.wanted.items() if uid in gone and not each.deleted
+        ]
+        if pods:
+            self._drop(self._chance.choice(pods))
+            self.add()
 
     def _drop(self, wanted: Wanted) -> None:
         uid = wanted.shape.uid
@@ -84,18 +94,37 @@ class Owners:
     def change(self) -> None:
         """Change a pod in place: the UID stays."""
         if wanted := self._any_pod():
-            before, wanted.shape = wanted.shape, self._pods.changed(wanted.shape)
-            wanted.former.append(before)
-            wanted.touched_at = trio.current_time()
-            if before.images != wanted.shape.images and before.fate is not Fate.RUNS:
-                wanted.harmed = True  # A job that is cut off ends otherwise.
-            if wanted.is_static:
-                self._node.write_manifest(wanted.shape.name, json.dumps(wanted.shape.document))
-                return
-            known = self._node.api.get(PODS, wanted.shape.name)
-            pod = _bound(wanted.shape)
-            labels = evolve(known.metadata, labels=pod.metadata.labels)
-            self._node.api.update(PODS, evolve(known, metadata=labels, spec=pod.spec))
+            self._update(wanted, self._pods.changed(wanted.shape))
+
+    def resize(self) -> None:
+        """Have a pod of the API ask for other amounts, some of them more than the node has.
+
+        A pod that was not admitted yet would not be with those.
+        """
+        pods = [
+            each
+            for each in self._record.wanted.values()
+            if each.shape.amounts and not (each.deleted or each.is_static)
+        ]
+        if pods:
+            wanted = self._chance.choice(pods)
+            # Limits of the pod as a whole go before what its containers ask for.
+            refused = not wanted.shape.has_limits and self._node.has_allocated(wanted.shape.uid)
+            self._update(wanted, self._pods.resized(wanted.shape, may_be_refused=refused))
+
+    def _update(self, wanted: Wanted, shape: Shape) -> None:
+        before, wanted.shape = wanted.shape, shape
+        wanted.former.append(before)
+        wanted.touched_at = trio.current_time()
+        if before.images != wanted.shape.images and before.fate is not Fate.RUNS:
+            wanted.harmed = True  # A job that is cut off ends otherwise.
+        if wanted.is_static:
+            self._node.write_manifest(wanted.shape.name, json.dumps(wanted.shape.document))
+            return
+        known = self._node.api.get(PODS, wanted.shape.name)
+        pod = _bound(wanted.shape)
+        labels = evolve(known.metadata, labels=pod.metadata.labels)
+        self._node.api.update(PODS, evolve(known, metadata=labels, spec=pod.spec))
 
     def replace(self) -> None:
         """Put a pod with the same name and another UID in the place of one."""

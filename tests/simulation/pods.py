@@ -21,16 +21,20 @@ from tests.simulation.shapes import (
     RESTARTS_ALL,
     RETRIED,
     SETTINGS,
+    STORAGE,
     TOKEN_SECONDS,
+    TOO_MUCH_CPU,
     UNREACHABLE,
     Document,
     Fate,
     Shape,
 )
 from trio_kubelet.hollow import BEHAVIOUR_ANNOTATION
+from trio_kubelet.pod_source import SYSTEM_CRITICAL_PRIORITY
 
 Behaviour = dict[str, Any]
 
+PRIORITIES = (-5, 7, 1000, SYSTEM_CRITICAL_PRIORITY)
 PULL_POLICIES = ("IfNotPresent", "IfNotPresent", "Never", "Always")
 
 CHANGE_IMAGES = frozenset({Fate.RUNS, Fate.SUCCEEDS, Fate.FAILS})
@@ -44,8 +48,10 @@ class PodMaker:
         self._chance = chance
         self._host_folder = host_folder
         self._made = 0
+        self._is_modest = False
+        """Most containers of the pod that is being made ask for what they use."""
         self._kinds: Sequence[tuple[int, Callable[[], Shape]]] = (
-            (6, self._steady),
+            (10, self._steady),
             (4, self._crashing),
             (4, self._job),
             (2, self._failing_job),
@@ -81,16 +87,27 @@ class PodMaker:
     def changed(self, shape: Shape) -> Shape:
         """The pod with another label; a steady one or a job perhaps with another image.
 
-        One that asks for cpu may ask for another amount: a static pod in vain.
+        One that asks for cpu and memory may ask for other amounts: a static pod in vain.
         """
         document = deepcopy(dict(shape.document))
         document["metadata"].setdefault("labels", {})["turn"] = str(self._chance.getrandbits(20))
         if shape.fate in CHANGE_IMAGES and self._chance.random() < 0.5:
             container = self._chance.choice(document["spec"]["containers"])
             container["image"] = self._image()
+        return self.resized(evolve(shape, document=document), may_be_refused=False)
+
+    def resized(self, shape: Shape, *, may_be_refused: bool) -> Shape:
+        """The pod with other amounts of cpu and memory, perhaps with more than there is."""
+        document = deepcopy(dict(shape.document))
         for container in document["spec"]["containers"]:
             if "resources" in container:
-                container["resources"] = self._requests()
+                given = container["resources"]
+                container["resources"] = self._requests(is_limited=shape.has_limits)
+                for kind, amounts in given.items():
+                    kept = {k: v for k, v in amounts.items() if k == STORAGE}
+                    container["resources"][kind].update(kept)
+                if may_be_refused and self._chance.random() < 0.3:
+                    container["resources"]["requests"]["cpu"] = TOO_MUCH_CPU
         return evolve(shape, document=document)
 
     def renamed(self, shape: Shape) -> Shape:
@@ -291,9 +308,21 @@ class PodMaker:
     def _seconds(self, longest: float) -> float:
         return round(self._chance.choice((0.0, self._chance.uniform(0, longest))), 2)
 
-    def _requests(self) -> Document:
-        """Amounts that differ in the runtime's shares, and of which there is enough for all."""
-        return {"requests": {"cpu": f"{self._chance.choice((4, 8, 12))}m"}}
+    def _requests(
+        self, *, is_limited: bool = False, is_modest: bool = False
+    ) -> dict[str, dict[str, str]]:
+        """Amounts that differ in the runtime's shares, and of which there is enough for all.
+
+        Half of a memory limit is used: each of them can be lowered to any other. Those of a pod
+        with resources of its own are to fit into these.
+        """
+        memory = "8Mi" if is_limited else self._chance.choice(("8Mi", "36Mi"))
+        if is_modest:
+            memory = "36Mi"
+        return {
+            "requests": {"cpu": f"{self._chance.choice((4, 8, 12))}m", "memory": memory},
+            "limits": {"memory": f"{self._chance.choice((40, 48, 64))}Mi"},
+        }
 
     def _image(self) -> str:
         return f"{REGISTRY}/app:{self._chance.randint(1, 8)}"
@@ -308,6 +337,7 @@ class PodMaker:
         **spec: object,
     ) -> Shape:
         self._made += 1
+        self._is_modest = self._chance.random() < 0.4
         annotations: dict[str, str] = {}
         init_containers = [self._container(f"init-{i}", b, annotations) for i, b in enumerate(init)]
         containers = [self._container(f"main-{i}", b, annotations) for i, b in enumerate(regular)]
@@ -339,8 +369,11 @@ class PodMaker:
             container["restartPolicy"] = "Always"
         if self._chance.random() < 0.15:
             container["imagePullPolicy"] = "Always"
-        if self._chance.random() < 0.3:
-            container["resources"] = self._requests()
+        if self._chance.random() < (0.95 if self._is_modest else 0.2):
+            container["resources"] = self._requests(is_modest=self._is_modest)
+            if self._is_modest or self._chance.random() < 0.3:
+                container["resources"]["requests"][STORAGE] = "1Mi"
+                container["resources"]["limits"][STORAGE] = "1Mi"
         annotations[f"{BEHAVIOUR_ANNOTATION}.{name}"] = json.dumps(script.get("attempts", script))
         return container
 
@@ -348,6 +381,7 @@ class PodMaker:
         """The pod with more, now and then: volumes, limits, hooks, the host's network, own ids."""
         document = deepcopy(dict(shape.document))
         spec = document["spec"]
+        containers = (*spec.get("initContainers", ()), *spec["containers"])
         if self._chance.random() < 0.3:
             source: Document = {"emptyDir": {}}
             if self._chance.random() < 0.5:
@@ -357,7 +391,10 @@ class PodMaker:
             spec["hostNetwork"] = True
         elif self._chance.random() < 0.3:
             spec["hostUsers"] = False
-        if self._chance.random() < 0.2:
+        asked = sum(
+            int(c["resources"]["requests"]["memory"][:-2]) for c in containers if "resources" in c
+        )
+        if asked <= 16 and self._chance.random() < 0.2:
             spec["resources"] = POD_RESOURCES
         grace = spec["terminationGracePeriodSeconds"]
         if grace > 1 and self._chance.random() < 0.2:
@@ -381,6 +418,8 @@ class PodMaker:
             token = {"path": "token", "expirationSeconds": TOKEN_SECONDS}
             spec["serviceAccountName"] = ACCOUNT
             _mount(spec, "access", {"projected": {"sources": [{"serviceAccountToken": token}]}})
+        if self._chance.random() < 0.4:
+            spec["priority"] = self._chance.choice(PRIORITIES)
         if self._chance.random() < 0.2:
             spec["containers"][0]["ports"] = [{"containerPort": 7000, "hostPort": 7000}]
         return evolve(shape, document=document)

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from tests.simulation.health import ContainerHealth, health_of
 from tests.simulation.node import LogEntry
@@ -44,10 +44,16 @@ class Wanted:
     """Somebody killed a container or a sandbox of it."""
     ids: IdMapping | None = None
     """The range of ids that it was given."""
-    cpu_shares: dict[str, int] = field(factory=dict)
-    """What its containers were made with first, by their names."""
+    amounts: dict[str, tuple[int, int]] = field(factory=dict)
+    """The amounts that its containers were made with first, as `Shape.amounts`."""
     former: list[Shape] = field(factory=list)
     """As its owner wanted it before, the first version first."""
+
+    @property
+    def feasible(self) -> tuple[Shape, ...]:
+        """As its owner wanted it at some time, and the node can have it."""
+        shapes = (*self.former, self.shape)
+        return tuple(each for each in shapes if not each.asks_for_too_much)
 
     @property
     def may_begin_anew(self) -> bool:
@@ -70,6 +76,11 @@ class Life:
     def removed(self) -> bool:
         """Whether the runtime has nothing of it any more."""
         return self.removed_at is not None
+
+    @property
+    def uid(self) -> str:
+        """The UID of its pod."""
+        return str(self.container.sandbox.config.metadata.uid)
 
     @property
     def name(self) -> str:
@@ -115,6 +126,16 @@ class Life:
         return behaviour.run_seconds is None and not behaviour.start_error
 
 
+@frozen(kw_only=True)
+class Eviction:
+    """The decision of an agent to evict a pod; `resource` is empty for a limit of the pod's own."""
+
+    at: float
+    resource: str
+    message: str
+    agent_life: int
+
+
 @define(eq=False)
 class Record:
     """The facts of a run, written by the world and by the observers of runtime and agent."""
@@ -127,6 +148,14 @@ class Record:
     """Ids of the containers and sandboxes that somebody killed."""
     lost: set[str] = field(factory=set)
     """Ids of the containers that the runtime lost sight of, or that somebody else removed."""
+    evictions: dict[str, Eviction] = field(factory=dict)
+    """By UID, as the agent has told of them first."""
+    kept_away: dict[str, str] = field(factory=dict)
+    """The messages about the pods that a node under pressure has rejected, by their UIDs."""
+    agent_life: int = 0
+    """The number of the agent that observes the node."""
+    pressure_changed_at: float = -1e9
+    """When the agent has last begun to show a pressure of the node, or ceased to."""
     steps: Counter[tuple[str, str, str]] = field(factory=Counter)
     """How often agents stepped machines: by machine, event and target."""
     refused_events: set[tuple[str, str]] = field(factory=set)
@@ -136,6 +165,7 @@ class Record:
     runtime_away_until: float = -1e9
     """When the runtime that somebody restarted last is back: nobody sees what ends before."""
     clock_jumped_at: float = -1e9
+    power_failed_at: float = -1e9
     disk_full_until: float = -1e9
     """When there was room on the disk again, for ever if there is none: nothing was kept before."""
     cut_off_at: float = -1e9

@@ -11,12 +11,14 @@ from attrs import define, evolve, field
 from state_machines.probe import ProbeKind
 from tests.simulation.determinism import deterministic
 from tests.simulation.node import NODE, LogEntry, Node, WallClock
+from trio_kubelet.eviction.pressure import Assessment
 from trio_kubelet.hollow import BEHAVIOUR_ANNOTATION, HollowOptions, HollowRuntime
 from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import PODS, Container, ContainerPort, ObjectMeta, Pod, PodSpec, PodStatus
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.telemetry.events import RecordedEvent
 from trio_kubelet.telemetry.journal import Entry
 
 RUNNING = cri.ContainerState.CONTAINER_RUNNING
@@ -33,6 +35,12 @@ class Watcher:
             self.errors.append(entry)
 
     def on_status(self, pod: Pod, status: PodStatus) -> None:
+        """Nothing of interest."""
+
+    def on_observed(self, assessment: Assessment) -> None:
+        """Nothing of interest."""
+
+    def on_recorded(self, event: RecordedEvent) -> None:
         """Nothing of interest."""
 
     def on_agent_ended(self, journal: tuple[Entry, ...]) -> None:

@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 
 from trio_kubelet.k8s import Quantity
 from trio_kubelet.resources import milli_cpu_to_shares
+from trio_kubelet.resources.cgroup_config import MAX_SHARES
 
 REGISTRY = "registry.example.com"
 UNREACHABLE = "unreachable.example.com"
@@ -20,6 +21,8 @@ POD_RESOURCES = {
     "limits": {"cpu": "200m", "memory": "64Mi"},
 }
 """What some pods ask for as a whole (KEP-2837): more than their containers do together."""
+STORAGE = "ephemeral-storage"
+TOO_MUCH_CPU = "1000"
 """The registry whose images one has to log in for."""
 PRIVATE_IMAGES = tuple(f"{PRIVATE}/app:{number}" for number in (1, 2))
 LOGIN = "login"
@@ -89,17 +92,34 @@ class Shape:
         return {container["name"]: container["image"] for container in containers}
 
     @property
-    def cpu_shares(self) -> Mapping[str, int]:
-        """The shares of cpu that each container asks for, by its name; of those that ask."""
+    def amounts(self) -> Mapping[str, tuple[int, int]]:
+        """Shares of cpu and memory limit in bytes of each container, by its name; of those that
+        ask for any.
+        """
         spec = self.document["spec"]
         containers = (*spec.get("initContainers", ()), *spec["containers"])
         return {
-            each["name"]: milli_cpu_to_shares(
-                Quantity(each["resources"]["requests"]["cpu"]).milli_value
+            each["name"]: (
+                milli_cpu_to_shares(Quantity(each["resources"]["requests"]["cpu"]).milli_value),
+                Quantity(each["resources"]["limits"]["memory"]).value,
             )
             for each in containers
             if "resources" in each
         }
+
+    @property
+    def storage_limit_bytes(self) -> int:
+        """The least that one of its containers may use of the disk, 0 if none has a limit."""
+        spec = self.document["spec"]
+        containers = (*spec.get("initContainers", ()), *spec["containers"])
+        limits = [each.get("resources", {}).get("limits", {}) for each in containers]
+        given = [Quantity(each[STORAGE]).value for each in limits if STORAGE in each]
+        return min(given, default=0)
+
+    @property
+    def asks_for_too_much(self) -> bool:
+        """Whether the node will never allocate what the pod asks for."""
+        return any(shares == MAX_SHARES for shares, _ in self.amounts.values())
 
     @property
     def has_limits(self) -> bool:

@@ -47,8 +47,10 @@ MACHINES: tuple[StateMachine[Any, Any, Any], ...] = (
 ELSEWHERE: dict[str, frozenset[str]] = {
     CONTAINER.name: frozenset(),
     # tests/unit/sync: test_pod_syncer.py, test_pod_task.py, test_preemptions.py;
-    # tests/integration/test_pods_restarts.py; test_pressure.py
-    POD.name: frozenset({"Rejected", "DeadlineExceeded", "Preempted", "Evicted", "GraceShortened"}),
+    # tests/integration/test_pods_restarts.py; tests/e2e/test_shutdown.py
+    POD.name: frozenset(
+        {"Rejected", "DeadlineExceeded", "Preempted", "GraceShortened", "NodeShutdown"}
+    ),
     # tests/unit/runtime/test_images.py
     IMAGE.name: frozenset(
         {"NameRefused", "PullCancelled", "PullFailed", "RetryDue", "BackOff", "Invalid", "Missing"}
@@ -57,12 +59,11 @@ ELSEWHERE: dict[str, frozenset[str]] = {
     PLEG.name: frozenset({"Unsupported", "Hinted", "Generic", "ChangeMissed"}),
     # tests/unit/probes/test_pod_probes.py; an error changes no state, so no journal has it
     PROBE.name: frozenset({"Errored", "Recalled", "PodEnds"}),
-    # test_pressure.py; a node runs short of nothing on a day
-    PRESSURE.name: frozenset({*PRESSURE.events, *PRESSURE.states}),
-    # tests/unit/sync/test_loop.py, tests/unit/runtime/test_resizes.py; there is room for all pods
-    # of a day, and a static one that asks for other resources, or asks no more, is rare
-    RESIZE_REQUEST.name: frozenset({"Postponed", "Deferred", "Refused", "Infeasible", "Withdrawn"}),
-    # tests/unit/runtime/test_resizes.py, test_resizer.py; a call that fails in it is rare
+    PRESSURE.name: frozenset(),
+    # tests/unit/sync/test_loop.py, tests/unit/runtime/test_resize_progress.py; there is room for
+    # all pods of a day, and one that asks for what it has again is rare
+    RESIZE_REQUEST.name: frozenset({"Postponed", "Deferred", "Withdrawn"}),
+    # tests/unit/runtime/test_resize_progress.py, test_resizer.py; a call that fails in it is rare
     RESIZE.name: frozenset({"Failed", "Failing"}),
 }
 """The states and events of each machine that a day need not reach, and where tests do."""

@@ -163,6 +163,7 @@ def test_the_end_of_a_pod_takes_no_more_calls_and_requests_than_it_must(tmp_path
         made = Counter(rpc for rpc in calls.made if rpc not in FOR_THE_NODE)
         assert made == {rpc: count * PODS_AT_ONCE for rpc, count in ends.items()}
         asked = Counter(each.verb for each in scene.node.api.requests if each.resource == "pods")
+        del asked["watch"]  # One that is over after five to ten minutes begins anew.
         assert asked == {"patch": PODS_AT_ONCE, "delete": PODS_AT_ONCE}
 
     play(tmp_path, scene, HollowOptions(faults=calls))

@@ -7,8 +7,9 @@ import pytest
 import trio
 from attrs import evolve
 
-from tests.simulation.node import MEMORY_BYTES, NODE
+from tests.simulation.node import NODE
 from tests.simulation.scenes import Scene, play, pod, write_manifest
+from trio_kubelet.config.eviction import Resource
 from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import NODES, Pod, Quantity, ResourceRequirements
 
@@ -42,7 +43,7 @@ async def live(scene: Scene, chance: random.Random, enough_below: int, seconds: 
 
     def measure() -> None:
         is_short = len(scene.running()) >= enough_below
-        scene.node.use_memory(MEMORY_BYTES - (TOO_LITTLE if is_short else ENOUGH))
+        scene.node.load.leave(Resource.MEMORY, TOO_LITTLE if is_short else ENOUGH)
 
     measure()
     async with trio.open_nursery() as nursery:
@@ -66,7 +67,7 @@ def test_as_many_pods_go_as_must_in_their_order_whenever_the_agent_is_killed(
     gone, stay = ORDER[:number], [*ORDER[number:], "critical"]
 
     async def scene(scene: Scene) -> None:
-        scene.node.eviction_hard = {"memory.available": "100Mi"}
+        scene.node.eviction_settings = {"eviction_hard": {"memory.available": "100Mi"}}
         await scene.restart_agent()
         scene.put(asking("within", "64Mi"))
         scene.put(asking("above", "1Mi"))

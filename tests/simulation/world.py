@@ -18,7 +18,13 @@ from attrs import frozen
 
 from state_machines.probe import ProbeKind
 from tests.apiserver.faults import RequestFault
-from tests.simulation.convergence import bad_tokens, leftovers, unsettled, untold_events
+from tests.simulation.convergence import (
+    bad_tokens,
+    leftovers,
+    unsettled,
+    untold_events,
+    untold_pressures,
+)
 from tests.simulation.disk import Disk
 from tests.simulation.fault_schedule import FaultSchedule
 from tests.simulation.health import (
@@ -28,12 +34,14 @@ from tests.simulation.health import (
     health_of,
 )
 from tests.simulation.invariants import Invariants
+from tests.simulation.load import EVICTION_SETTINGS
 from tests.simulation.node import NODE, Node, WallClock
 from tests.simulation.owners import MOST_PODS, Owners
 from tests.simulation.power import Power
 from tests.simulation.record import Record
 from tests.simulation.shapes import PRIVATE_IMAGES, REGISTRY, UNREACHABLE
 from tests.simulation.shared import PASSWORD, USER
+from tests.simulation.shortages import Shortages
 from tests.turns import making_test_data
 from trio_kubelet.hollow import HollowOptions, HollowRegistry, HollowRuntime, Latencies, RemoteImage
 from trio_kubelet.hollow.records import HollowContainer
@@ -114,14 +122,22 @@ class World:
         )
         runtime.events.add_observer(invariants.on_event)
         self._fault_schedule.on_call = invariants.on_call
+        invariants.evictions.node = self._node
+        invariants.evictions.on_eviction = self._end_agent_in_an_eviction
+        self._node.eviction_settings = EVICTION_SETTINGS
+        self._disk.measure = self._node.load.statvfs
+        self._shortages = Shortages(self._node, self._record, self._chance, self._start_soon)
+        runtime.events.add_observer(self._shortages.on_event)
         self._node.api.storage.observers.append(invariants.on_write)
         self._owners = Owners(self._node, self._record, self._chance, self._start_soon)
         self._actions: Mapping[Callable[[], None], int] = {
             self._owners.add: 8,
             self._owners.remove: 4,
             self._owners.change: 3,
+            self._owners.resize: 4,
             self._owners.replace: 2,
             self._owners.bring_back: 2,
+            self._owners.replace_evicted: 5,
             self._owners.spoil_manifest: 1,
             self._owners.change_shared: 3,
             self._owners.lose_shared: 1,
@@ -149,8 +165,11 @@ class World:
             self._lose_image: 1,
             self._fill_disk: 2,
             self._fill_image_disk: 2,
+            self._shortages.begin: 12,
+            self._shortages.exceed_limit: 1,
         }
         self._outages = 0
+        self._is_faulty = False
 
     def _runtime_options(self, seed: int) -> HollowOptions:
         name, version = self._chance.choice(RUNTIMES)
@@ -186,6 +205,7 @@ class World:
     async def _round_of_faults(self, seconds: float) -> None:
         """Do one thing after another, and let all come to its end."""
         self._record.note("FAULTS")
+        self._is_faulty = True
         async with trio.open_nursery() as nursery:
             self._short_lived = nursery
             with trio.move_on_after(seconds):
@@ -193,6 +213,7 @@ class World:
                     pace_seconds = self._chance.choice(PACES_SECONDS)
                     await trio.sleep(self._chance.expovariate(1 / pace_seconds))
                     self._act()
+        self._is_faulty = False
         self._fault_schedule.stop_faults()
         self._power.at_write(0, self._lose_power)
         self._node.api.faults.rules.clear()
@@ -219,6 +240,7 @@ class World:
                 await trio.sleep(GLANCE_SECONDS)
                 self._look_for("not renewed:", bad_tokens)
                 self._look_for("not told:", untold_events)
+                self._look_for("not told:", untold_pressures)
         self._look_for("not settled:", unsettled)
 
     def _look_for(self, kind: str, problems: Callable[[Node, Record], Iterable[str]]) -> None:
@@ -250,6 +272,18 @@ class World:
     def _end_agent_in_a_call(self) -> None:
         if self._node.agent is not None:
             self._fault_schedule.at_call(self._chance.randint(1, 40), self._end_agent)
+
+    def _end_agent_in_an_eviction(self) -> None:
+        """End some agents right when they have decided, others while the pod is ending."""
+        if self._is_faulty and self._chance.random() < 0.3:
+            if self._chance.random() < 0.5:
+                self._end_agent()
+            else:
+                self._start_soon(self._end_agent_soon)
+
+    async def _end_agent_soon(self) -> None:
+        await trio.sleep(self._chance.uniform(0, 3))
+        self._end_agent()
 
     def _restart_runtime(self) -> None:
         seconds = self._chance.choice((0, 2, 20, 200))
@@ -388,6 +422,7 @@ class World:
         """
         if self._node.agent is None or self._power.is_off:
             return
+        self._record.power_failed_at = trio.current_time()
         self._record.note("power failed", "survived", self._power.fail())
         self._kill_agent()
         for sandbox in self._node.runtime.sandboxes:
@@ -401,6 +436,7 @@ class World:
         await self._node.agent_ended()
         with making_test_data():
             self._power.come_back()
+        self._node.boot()
         await self._start_agent_later()
 
     def _lose_power_in_a_write(self) -> None:
@@ -412,6 +448,8 @@ class World:
 
     def _fill_disk(self) -> None:
         self._start_soon(self._without_room, self._chance.uniform(1, 90))
+        if self._chance.random() < 0.3:
+            self._shortages.begin()
 
     async def _without_room(self, seconds: float) -> None:
         self._disk.is_full, self._record.disk_full_until = True, math.inf

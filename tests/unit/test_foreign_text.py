@@ -2,7 +2,13 @@
 
 import pytest
 
-from trio_kubelet.foreign_text import is_path_part, is_unicode, spelled_out, without_passwords
+from trio_kubelet.foreign_text import (
+    is_path_part,
+    is_unicode,
+    printable,
+    spelled_out,
+    without_passwords,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,3 +56,16 @@ def test_what_leads_elsewhere_is_no_part_of_a_path(text: str) -> None:
 )
 def test_users_and_passwords_of_urls_are_masked(text: str, shown: str) -> None:
     assert without_passwords(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("é \U0001f600", "é \U0001f600"),
+        ("\x1b[2J", "\ufffd[2J"),
+        ("a\nb\r", "a\ufffdb\ufffd"),
+        ("\u202e\x9b", "\ufffd\ufffd"),
+    ],
+)
+def test_a_terminal_acts_on_nothing_that_is_printable(text: str, shown: str) -> None:
+    assert printable(text) == shown

@@ -189,7 +189,7 @@ async def test_a_pod_waits_for_the_claim_of_a_device(tmp_path: Path) -> None:
         "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}],
         "containers": [{"name": "c", "volumeDevices": [device]}],
     }
-    assert "persistentVolumeClaim" in await problems_of(tmp_path, spec)
+    assert "failed to fetch PVC" in await problems_of(tmp_path, spec)
 
 
 def test_what_is_missing_is_named_among_what_is_not_there_yet() -> None:

@@ -32,12 +32,14 @@ from trio_kubelet.k8s import (
     PodStatus,
     Quantity,
     ResourceClaim,
+    ResourceHealth,
     ResourceRequirements,
+    ResourceStatus,
     VolumeMount,
 )
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.lifecycle.resizes import ResizeCondition, ResizeStatus
+from trio_kubelet.runtime.lifecycle.resize_progress import ResizeCondition, ResizeStatus
 from trio_kubelet.runtime.observed import ObservedUser
 from trio_kubelet.status import Failure, NodeIdentity
 from trio_kubelet.status.merge import merged_status
@@ -96,7 +98,9 @@ def full_status(pod: Pod) -> PodStatus:
         pending=ResizeCondition(reason="Infeasible", message="never", generation=7),
         in_progress=ResizeCondition(reason="Error", message="no", generation=6),
     )
-    return status_of(pod, observed, node=NODE, resize=resize)
+    health = ResourceHealth(resource_id="dev-0", health="Healthy")
+    devices = {"web": (ResourceStatus(name="example.com/gpu", resources=(health,)),)}
+    return status_of(pod, observed, node=NODE, resize=resize, devices=devices)
 
 
 def made_statuses() -> Iterator[PodStatus]:

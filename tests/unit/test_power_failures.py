@@ -7,7 +7,15 @@ import pytest
 
 from tests.power_failures import Failure, PowerFailures
 from tests.unit.runtime.test_allocations import allocations
-from tests.unit.runtime.test_pull_records import FOUND, IMAGE, IMAGE_ID, MINE, NOBODY, records
+from tests.unit.runtime.test_pull_records import (
+    FOUND,
+    IMAGE,
+    IMAGE_ID,
+    MINE,
+    NOBODY,
+    records,
+    shows,
+)
 from tests.unit.runtime.test_resource_records import LARGER, pod
 from tests.unit.runtime.test_user_namespaces import asking
 from tests.unit.sources.manifest_texts import kept, manifest
@@ -82,14 +90,11 @@ async def test_an_image_that_was_pulled_with_a_secret_is_nobody_elses(
         asked = failures.moment
         await of_node.succeed(IMAGE, IMAGE_ID, MINE)
 
-    async def show_other() -> tuple[object, ...]:
-        return (NOBODY,)
-
     for failure, folder in boots(failures):
         if failure.moment <= asked:
             continue  # The runtime was asked for nothing yet.
         later = await records(folder)
-        found = await later.check(IMAGE, FOUND, show_other)  # type: ignore[arg-type]
+        found = await later.check(IMAGE, FOUND, shows(NOBODY))
         assert found is AccessCheck.MUST_AUTHENTICATE, failure
 
 

@@ -9,15 +9,17 @@ elsewhere runs, and what runs goes on.
 
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import structlog
 import trio
 
 from trio_kubelet.agent.node_parts import NodeParts
+from trio_kubelet.csi import DriverSettings, NoDriverSettings
 from trio_kubelet.k8s import NODES, Node, Pod, PodStatus
 from trio_kubelet.k8s.client import ApiClients, ApiError
+from trio_kubelet.node.csi_node import CSINodeInfo
 from trio_kubelet.node.lease import NodeLease
 from trio_kubelet.node.observer import NodeObserver, Readiness, relist_errors
 from trio_kubelet.node.profile import NodeProfile
@@ -31,6 +33,7 @@ from trio_kubelet.status import StatusWriter
 from trio_kubelet.sync.pod_task import PodRequest
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.telemetry import EventType
+from trio_kubelet.volumes import StagedVolumes
 
 log = structlog.get_logger("cluster")
 
@@ -46,6 +49,18 @@ OpenClients = Callable[[], AbstractAsyncContextManager[ApiClients]]
 """Opens the clients; may wait long for credentials. Raises StartError."""
 
 
+class NoPodObjects:
+    """The pods of a node without an API server: they are in its sources alone."""
+
+    async def run(self) -> None:
+        """There is nothing to follow."""
+        await trio.lowlevel.checkpoint()
+
+    def is_told(self, _uid: str) -> bool:
+        """Nobody has to be told anything."""
+        return True
+
+
 class Standalone:
     """A node without an API server."""
 
@@ -54,6 +69,7 @@ class Standalone:
     reviews = None
     sources: frozenset[Source] = frozenset()
     references = NoReferences()
+    csi_settings = NoDriverSettings()
     runtime_handler = staticmethod(default_handler)
 
     def node(self) -> None:
@@ -63,14 +79,17 @@ class Standalone:
         """There is nothing to keep up to date."""
         task_status.started()
 
+    def follow_volumes(self, staged: StagedVolumes) -> None:
+        """Nobody attaches volumes to the node."""
+
     def join(
         self,
         tasks: PodTasks,  # noqa: ARG002
         updates: PodUpdates,  # noqa: ARG002
         recall: Recall,  # noqa: ARG002
-    ) -> Callable[[], Awaitable[None]]:
+    ) -> NoPodObjects:
         """Nobody has pods for this node, or wants to know of any."""
-        return trio.lowlevel.checkpoint
+        return NoPodObjects()
 
 
 class Cluster:
@@ -98,9 +117,12 @@ class Cluster:
             trust_bundles=settings.gates["ClusterTrustBundleProjection"],
         )
         self._classes = RuntimeClasses(clients.main)
+        self.csi_settings = DriverSettings(clients.main)
         self.runtime_handler = self._classes.handler
         readiness = Readiness(
-            parts.runtime_health, (self._relist_errors,), has_listed=self._has_listed
+            parts.runtime_health,
+            (self._relist_errors, parts.shutdown.errors),
+            has_listed=self._has_listed,
         )
         self.reporter = NodeReporter(
             profile=profile,
@@ -119,7 +141,16 @@ class Cluster:
             clock=parts.clock,
             chance=CHANCE,
         )
-        for changed in (readiness.on_change, parts.pressure.on_change):
+        parts.live.follow(
+            ("nodeStatusReportFrequency", "nodeStatusUpdateFrequency"),
+            lambda: self.reporter.use(parts.settings),
+        )
+        for changed in (
+            readiness.on_change,
+            parts.pressure.on_change,
+            parts.shutdown.on_change,
+            parts.devices.plugins.on_change,
+        ):
             changed.add(self.reporter.wake)
         self._lease = NodeLease(
             api=clients.heartbeat,
@@ -151,16 +182,24 @@ class Cluster:
             nursery.start_soon(self._parts.events.run, self.clients.events)
             nursery.start_soon(self.view.watch, self.clients.main)
             nursery.start_soon(self._classes.run)
+            nursery.start_soon(self.csi_settings.run)
             nursery.start_soon(self._report)
             nursery.start_soon(self._lease.run)
+            nursery.start_soon(
+                CSINodeInfo(self._parts.csi_drivers, self.view, self.clients.main).run
+            )
             await nursery.start(self.references.run)
             task_status.started()
 
-    def join(
-        self, tasks: PodTasks, updates: PodUpdates, recall: Recall
-    ) -> Callable[[], Awaitable[None]]:
-        """Follow what becomes of pods from now on; run what is returned until the end."""
-        return ClusterPods(self._parts, self, tasks, updates, recall).run
+    def follow_volumes(self, staged: StagedVolumes) -> None:
+        """Tell the cluster which volumes the node uses, and the volumes when they are attached."""
+        self.reporter.volumes_in_use = staged.in_use
+        staged.on_use.add(self.reporter.wake)
+        self.view.on_version.add(lambda _: staged.node_changed())
+
+    def join(self, tasks: PodTasks, updates: PodUpdates, recall: Recall) -> "ClusterPods":
+        """Follow what becomes of pods from now on; its `run` is to be run until the end."""
+        return ClusterPods(self._parts, self, tasks, updates, recall)
 
     async def _report(self) -> None:
         await self._parts.serves_others.wait()
@@ -236,6 +275,10 @@ class ClusterPods:
                 pods=self._writer,
                 mirrors=self._mirrors,
             )
+
+    def is_told(self, uid: str) -> bool:
+        """True if the API shows the newest status of a pod, or does not have the pod."""
+        return self._writer.is_told(uid)
 
     def _on_node(self, node: Node | None) -> None:
         if node is None or node.metadata.deletion_timestamp is not None:

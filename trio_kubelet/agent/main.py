@@ -1,34 +1,40 @@
 """From settings to a running agent and to its end: what is checked first, and what ends it.
 
 SIGTERM, SIGINT and, if wanted, somebody who wants the lock file cancel the root nursery: the
-agent ends, calls whose outcome must be known are finished, and the containers run on. What the
-agent cannot start without is one line on stderr and exit code 1.
+agent ends, calls whose outcome must be known are finished, and the containers run on. SIGHUP has
+the settings read anew (`live_settings.py`). What the agent cannot start without is one line on
+stderr and exit code 1.
 """
 
 import faulthandler
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
 
+from trio_kubelet.agent.live_settings import reload_on_hangup
 from trio_kubelet.agent.start import Agent
-from trio_kubelet.config.settings import Settings
+from trio_kubelet.config.settings import Examination, Settings
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s.client import ApiClients, RateLimit, open_api_clients
 from trio_kubelet.k8s.client.kubeconfig import KubeconfigError
 from trio_kubelet.kernel.file_lock import FileLock, hold_lock
 from trio_kubelet.kernel.systemd import ServiceNotifier
 from trio_kubelet.node import node_name
-from trio_kubelet.node.host import find_cgroups, open_host
+from trio_kubelet.node.host import Host, find_cgroups, open_host
 from trio_kubelet.rpc import open_rpc_loop
 from trio_kubelet.tasks.clock import Clock, SystemClock
 from trio_kubelet.telemetry.log import tell_failure
 from trio_kubelet.volumes.safe_open import has_openat2
+
+if TYPE_CHECKING:
+    from trio_kubelet.node.client_certificate import RotatedClientCertificate
 
 log = structlog.get_logger("agent")
 
@@ -38,11 +44,14 @@ NO_LIMIT = -1.0
 INTERRUPTED = 128 + signal.SIGINT
 
 
-def run_agent(settings: Settings) -> int:
-    """Run the agent until it is told to stop; returns the exit code. Blocks."""
+def run_agent(settings: Settings, read_anew: Callable[[], Examination]) -> int:
+    """Run the agent until it is told to stop; returns the exit code. Blocks.
+
+    `read_anew` reads the settings once more, blocking; SIGHUP asks for that.
+    """
     faulthandler.enable()  # The watchdog's SIGABRT leaves in the log where it hung.
     try:
-        trio.run(_run, settings)
+        trio.run(_run, settings, read_anew)
     except (KeyboardInterrupt, BaseExceptionGroup, StartError) as error:
         if _is_interrupt(error):
             return INTERRUPTED
@@ -77,7 +86,7 @@ def _start_error(error: BaseException) -> tuple[StartError | None, BaseException
     return (first if isinstance(first, StartError) else None), others
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: Settings, read_anew: Callable[[], Examination]) -> None:
     _check_openat2()
     clock = SystemClock()
     if settings.options.hollow:
@@ -90,14 +99,39 @@ async def _run(settings: Settings) -> None:
     notifier = ServiceNotifier()
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         await nursery.start(_end_on_signal, nursery.cancel_scope, notifier)
+        # From now on, as one that is not received would end the agent.
+        hangups = stack.enter_context(trio.open_signal_receiver(signal.SIGHUP))
         if settings.options.lock_file:
             lock = await _locked(Path(settings.options.lock_file), stack, notifier)
             if settings.options.exit_on_lock_contention:
                 nursery.start_soon(_end_on_contention, lock, nursery.cancel_scope, notifier)
         await stack.enter_async_context(open_rpc_loop())
         host = await stack.enter_async_context(host_opened)
-        open_clients = partial(_clients, settings, clock) if _has_api_server(settings) else None
-        await Agent(settings, clock, host, notifier, open_clients).run()
+        agent = await _make_agent(settings, clock, host, notifier)
+        nursery.start_soon(reload_on_hangup, hangups, read_anew, agent.parts.live, notifier)
+        await _run_agent(agent)
+
+
+async def _run_agent(agent: Agent) -> None:
+    """Run it with its sockets for plugins, which have gone before the loop that serves them."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(agent.serve_plugins)
+        await agent.run()
+        nursery.cancel_scope.cancel()
+
+
+async def _make_agent(
+    settings: Settings, clock: Clock, host: Host, notifier: ServiceNotifier
+) -> Agent:
+    """The agent, with an API server if the settings name one. Raises StartError."""
+    if not _has_api_server(settings):
+        return Agent(settings, clock, host, notifier)
+    certificate = await _client_certificate(settings, clock)
+    open_clients = partial(_clients, settings, clock, certificate)
+    agent = Agent(settings, clock, host, notifier, open_clients)
+    if certificate is not None:
+        agent.monitoring.watch_client_certificate(certificate.rotation)
+    return agent
 
 
 def _check_openat2() -> None:
@@ -163,23 +197,45 @@ def _has_api_server(settings: Settings) -> bool:
     return bool(options.kubeconfig or options.bootstrap_kubeconfig)
 
 
-@asynccontextmanager
-async def _clients(settings: Settings, clock: Clock) -> AsyncIterator[ApiClients]:
-    """The way to the API server; credentials are asked for where there are none. Raises StartError.
-
-    A bootstrap may take until somebody approves the node's request.
-    """
-    options, configuration = settings.options, settings.configuration
+async def _client_certificate(
+    settings: Settings, clock: Clock
+) -> "RotatedClientCertificate | None":
+    """The certificate that is rotated, if one is (`rotateCertificates`). Raises StartError."""
+    options = settings.options
     if not options.kubeconfig:
         raise StartError(
             "--bootstrap-kubeconfig needs --kubeconfig, the file to write the node's own "
             "credentials to"
         )
-    if options.bootstrap_kubeconfig:
+    if not settings.configuration.rotate_certificates:
+        return None
+    # Here, because what it takes is large, and other nodes need none of it.
+    from trio_kubelet.node.client_certificate import ClientFiles, open_client_certificate
+
+    bootstrap = options.bootstrap_kubeconfig
+    files = ClientFiles(
+        kubeconfig=Path(options.kubeconfig),
+        bootstrap=Path(bootstrap) if bootstrap else None,
+        cert_dir=Path(options.cert_dir),
+    )
+    return await open_client_certificate(files, node_name(settings), clock)
+
+
+@asynccontextmanager
+async def _clients(
+    settings: Settings, clock: Clock, certificate: "RotatedClientCertificate | None"
+) -> AsyncIterator[ApiClients]:
+    """The way to the API server; credentials are asked for where there are none. Raises StartError.
+
+    Where certificates are not rotated, a bootstrap may take until somebody approves the node's
+    request; where they are, the first one is got while the agent runs.
+    """
+    options, configuration = settings.options, settings.configuration
+    if certificate is None and options.bootstrap_kubeconfig:
         await _bootstrap(settings, clock)
     try:
         clients = open_api_clients(
-            Path(options.kubeconfig),
+            Path(options.kubeconfig) if certificate is None else certificate.config,
             rate_limit=RateLimit(configuration.kube_api_qps, configuration.kube_api_burst),
             event_rate_limit=RateLimit(
                 configuration.event_record_qps or NO_LIMIT, configuration.event_burst
@@ -189,10 +245,14 @@ async def _clients(settings: Settings, clock: Clock) -> AsyncIterator[ApiClients
                 configuration.node_lease_duration_seconds,
             ),
             clock=clock,
+            rotated=None if certificate is None else certificate.pem,
         )
-        async with clients as opened:
+        async with clients as opened, trio.open_nursery() as nursery:
             log.info("using API server", server=opened.server)
+            if certificate is not None:
+                nursery.start_soon(certificate.run, opened)
             yield opened
+            nursery.cancel_scope.cancel()
     except KubeconfigError as error:
         raise StartError(str(error)) from error
 

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
-from typing import ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 from urllib.parse import urlsplit
 
 import structlog
@@ -17,6 +17,7 @@ import trio
 
 from state_machines.pod import PodState
 from trio_kubelet import KUBERNETES_VERSION, __version__
+from trio_kubelet.agent.live_settings import CREDENTIAL_PROVIDERS
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.config.gates import KNOWN_GATES, Stage
 from trio_kubelet.eviction.manager import EvictionManager
@@ -24,17 +25,21 @@ from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.metrics.cadvisor import cadvisor_metrics
 from trio_kubelet.metrics.counted import EventCounter, NodeStartup
-from trio_kubelet.metrics.definitions import SHOWN_AS
+from trio_kubelet.metrics.definitions import SHOWN_AS, CredentialProviderCounts, rotation_ages
 from trio_kubelet.metrics.http_requests import counted
 from trio_kubelet.metrics.resource import resource_metrics
 from trio_kubelet.metrics.state import (
+    CLIENT_RENEW_ERRORS,
     RUNTIME_ONLY,
+    SERVER_RENEW_ERRORS,
     AgentState,
+    CertificateMetrics,
     log_families,
     process_families,
     process_start_family,
     pull_record_families,
     state_families,
+    volume_families,
 )
 from trio_kubelet.metrics.text import exposition, families_of, metrics_routes
 from trio_kubelet.node.reporter import NodeReporter
@@ -45,10 +50,13 @@ from trio_kubelet.server import Handler, Route
 from trio_kubelet.stats.summary import stats_routes
 from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
-from trio_kubelet.sync.resizing import Resizing
+from trio_kubelet.sync.resize_decisions import ResizeDecisions
 from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("metrics")
+
+if TYPE_CHECKING:  # It takes much that a node without rotation does not need.
+    from trio_kubelet.node.rotation import Rotation
 
 P = ParamSpec("P")
 
@@ -64,6 +72,7 @@ class Monitoring:
         self._parts = parts
         self._tasks: Iterable[PodTask] = ()
         self._has_api = False
+        self._rotations: dict[tuple[str, str], Rotation] = {}
         self._counter = counter = EventCounter(
             parts.clock.now_ns, self._pod, self._seen_ago, parts.resources.allocatable
         )
@@ -71,23 +80,38 @@ class Monitoring:
         parts.cache.on_observation.add(safe(counter.observed))
         parts.cgroup_operations.add(safe(counter.cgroup_operation))
         parts.resize_tries.add(safe(counter.resize_tried))
+        parts.managers.cpus.on_pinned.add(safe(counter.cpus_asked))
+        parts.managers.memory.on_pinned.add(safe(counter.memory_asked))
+        parts.managers.on_admission.add(safe(counter.topology_looked_at))
         parts.pleg.on_relist.add(safe(counter.relisted))
         parts.pleg.on_event.add(safe(counter.runtime_event))
         parts.pleg.on_stream_opened.add(safe(counter.event_stream_opened))
         parts.pleg.on_stream_failed.add(safe(counter.event_stream_failed))
         parts.image_lookups.add(safe(counter.image_looked_up))
         parts.image_pulls.add(safe(counter.image_pulled))
+        if parts.settings.credential_providers.providers:
+            counts = CredentialProviderCounts(counter.counts.registry)
+            counts.configured(parts.settings.credential_providers.hash)
+            parts.live.follow(
+                (CREDENTIAL_PROVIDERS,),
+                lambda: counts.configured(parts.settings.credential_providers.hash),
+            )
+            parts.credential_plugin_runs.add(safe(counts.plugin_ran))
         parts.image_garbage.on_collected.add(safe(counter.image_collected))
         parts.statuses.on_change.add(safe(counter.status_changed))
         parts.status_syncs.add(safe(counter.status_synced))
         parts.loop_meter.on_long_turn.add(safe(counter.loop_held))
         parts.sleeps_cut_short.add(safe(counter.sleep_cut_short))
         parts.http_fallbacks.add(safe(counter.http_fell_back))
+        parts.device_registration.on_request.add(safe(counter.device_plugin_registers))
+        parts.devices.on_allocated.add(safe(counter.devices_allocated))
+        parts.pod_resources.on_request.add(safe(counter.pod_resources_asked))
+        parts.pod_resources.on_error.add(safe(counter.pod_resources_refused))
         parts.stats.on_disk_walk.add(safe(counter.disk_walked))
         uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._startup = NodeStartup(counter.counts, parts.clock.now_ns, uptime)
 
-    def watch_pods(self, tasks: PodTasks, probes: Probes, resizing: Resizing) -> None:
+    def watch_pods(self, tasks: PodTasks, probes: Probes, resizing: ResizeDecisions) -> None:
         """Be told of the work for pods, of their probes and resizes, from now on."""
         self._tasks = tasks
         tasks.on_work.add(safe(self._counter.worked))
@@ -111,6 +135,15 @@ class Monitoring:
         host = urlsplit(clients.server).netloc
         for client in (clients.main, clients.heartbeat, clients.events, clients.reviews):
             client.on_answer.add(safe(partial(self._counter.api_answered, host)))
+
+    def watch_client_certificate(self, rotation: "Rotation") -> None:
+        """Tell of the certificate that the node asks the API server with."""
+        self._rotations["client", CLIENT_RENEW_ERRORS] = rotation
+
+    def watch_serving_certificate(self, rotation: "Rotation") -> None:
+        """Tell of the certificate of the node's port, and how old replaced ones were."""
+        self._rotations["server", SERVER_RENEW_ERRORS] = rotation
+        rotation.on_rotated.add(safe(rotation_ages(self._counter.counts.registry).observe))
 
     def watched(self, handler: Handler, labels: frozenset[str]) -> Handler:
         """A handler that counts what it passes on."""
@@ -140,7 +173,7 @@ class Monitoring:
         pods = {pod.uid: pod for pod in self._parts.cache.pods()}
         disks = await self._parts.stats.disks()
         used = [(pods[uid], disk) for uid, disk in disks.items() if uid in pods]
-        state = self._state()
+        state, measured = self._state(), self._parts.volume_usages.measured()
         registry, root = self._counter.counts.registry, self._parts.root
         return await run_in_thread(
             lambda: exposition(
@@ -148,6 +181,7 @@ class Monitoring:
                     *families_of(registry.collect(), SHOWN_AS),
                     *state_families(state),
                     *log_families(used),
+                    *volume_families(measured),
                     *process_families(),
                     *pull_record_families(root),
                 ]
@@ -191,6 +225,8 @@ class Monitoring:
             containers=Counter(str(each.state) for pod in seen for each in pod.containers),
             ephemeral_containers=sum(len(s.pod.spec.ephemeral_containers) for s in parts.store),
             relisted_at=parts.clock.now_ns() / 1e9 - age if math.isfinite(age) else 0.0,
+            exclusive_cpus=len(parts.managers.cpus.assigned),
+            shared_pool_millicores=1000 * parts.managers.cpus.free_count,
             pending_resizes=pending_resizes,
             resizes_in_progress=resizes_in_progress,
             dropped_changes=parts.pleg.dropped,
@@ -202,6 +238,16 @@ class Monitoring:
                 "python_version": platform.python_version(),
             },
             protected_bytes=self._protected_bytes(),
+            shutdown_seconds=parts.shutdown.times.seconds,
+            certificates=tuple(
+                CertificateMetrics(
+                    side=side,
+                    errors_name=errors_name,
+                    seconds_left=_truncated(rotation.seconds_left()),
+                    errors=rotation.failures,
+                )
+                for (side, errors_name), rotation in self._rotations.items()
+            ),
         )
 
     def _protected_bytes(self) -> tuple[int, int] | None:
@@ -234,6 +280,10 @@ def safe(function: Callable[P, None]) -> Callable[P, None]:
             log.exception("metrics update failed")
 
     return call
+
+
+def _truncated(seconds: float) -> float:
+    return float(math.trunc(seconds)) if math.isfinite(seconds) else seconds
 
 
 def _features(parts: NodeParts) -> dict[tuple[str, str], bool]:

@@ -1,18 +1,20 @@
 """The node's cgroups: made when the runtime has said by which driver, before the first pod."""
 
+from collections.abc import Callable
+
 import structlog
 import trio
 from attrs import frozen
 
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.errors import StartError
+from trio_kubelet.kernel.system_bus import BusError
 from trio_kubelet.node.enforcement import Enforcer, enforcement, memory_reserve
 from trio_kubelet.node.machine import is_kernel_older_than
 from trio_kubelet.node.system_cgroups import SystemCgroups
 from trio_kubelet.resources import (
     CgroupDriver,
     Cgroups,
-    SystemdError,
 )
 from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 
@@ -54,6 +56,7 @@ async def make_cgroups(parts: NodeParts, driver: CgroupDriver) -> NodeCgroups:
         parts.settings.configuration,
         driver=driver,
         hugepage_sizes=tuple(parts.host.machine.size.hugepages),
+        has_exclusive_cpus=_has_exclusive_cpus(parts),
         reserve=memory_reserve(parts.settings.configuration, parts.settings.gates, parts.resources),
     )
     cgroups.on_operation.add(parts.cgroup_operations.call)
@@ -62,13 +65,20 @@ async def make_cgroups(parts: NodeParts, driver: CgroupDriver) -> NodeCgroups:
             raise StartError(problem)
         await cgroups.remove_cgroups_of_other_driver()
         enforcer = await _enforce(parts, cgroups)
-    except (OSError, SystemdError) as error:
+    except (OSError, BusError) as error:
         raise StartError(f"cannot make the cgroups of pods: {error}") from error
     system = SystemCgroups.of(parts.host.cgroups, parts.settings.configuration)
     if system is not None:
         await system.start()
     pods = PodCgroups(cgroups, parts.active_pods)
     return NodeCgroups(pods=pods, enforcer=enforcer, system=system)
+
+
+def _has_exclusive_cpus(parts: NodeParts) -> Callable[[str], bool]:
+    """Says which pods no quota holds up on their own CPUs."""
+    if parts.settings.gates["DisableCPUQuotaWithExclusiveCPUs"]:
+        return parts.managers.has_exclusive_cpus
+    return lambda _uid: False
 
 
 async def _enforce(parts: NodeParts, cgroups: Cgroups) -> Enforcer | None:

@@ -13,11 +13,23 @@ from pathlib import Path
 
 import trio
 
+from trio_kubelet.agent.live_settings import LiveSettings
+from trio_kubelet.agent.resource_parts import make_resource_managers
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.eviction import Signal
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.csi import CSIDrivers, VolumeUsages
 from trio_kubelet.debugging import LongTurn, LongTurnLog, LoopMeter
+from trio_kubelet.devices import (
+    DeviceManager,
+    DevicePluginRegistration,
+    DevicePlugins,
+    DeviceRecords,
+    device_amounts,
+)
 from trio_kubelet.errors import StartError
 from trio_kubelet.eviction.memory_events import MemoryEvents
+from trio_kubelet.eviction.pressure_record import PressureRecord
 from trio_kubelet.eviction.records import EvictionRecords
 from trio_kubelet.eviction.thresholds import Threshold, configured_thresholds
 from trio_kubelet.eviction.watch import PressureWatch
@@ -27,9 +39,14 @@ from trio_kubelet.logs.rotation import RotationPolicy
 from trio_kubelet.logs.rotator import LogRotator
 from trio_kubelet.node import node_name, node_resources
 from trio_kubelet.node.host import Host
+from trio_kubelet.node.shutdown import FILE as SHUTDOWN_FILE
+from trio_kubelet.node.shutdown import NodeShutdown, grace_periods
+from trio_kubelet.node.shutdown_record import ShutdownRecord
 from trio_kubelet.node.system_cgroups import system_cgroup_paths
 from trio_kubelet.pleg import Pleg, PodChange
+from trio_kubelet.plugins import PluginRegistry
 from trio_kubelet.probes import ProbeChange
+from trio_kubelet.resource_managers import PodResourcesLister
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.oom_kills import OomKills
@@ -48,7 +65,8 @@ from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
-from trio_kubelet.runtime.lifecycle.resizes import Resizes
+from trio_kubelet.runtime.lifecycle.cpuset_reconciler import CpusetReconciler
+from trio_kubelet.runtime.lifecycle.resize_progress import ResizeProgress
 from trio_kubelet.runtime.lifecycle.start_limiter import default_start_limiter
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.sources import Source
@@ -62,8 +80,14 @@ from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.turns import Turns
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.telemetry.event_writer import EventWriter
+from trio_kubelet.telemetry.log import set_verbosity
 from trio_kubelet.volumes import PodFolders
 from trio_kubelet.volumes.folders import make_folders
+
+PLUGINS_REGISTRY = "plugins_registry"
+DEVICE_PLUGINS, POD_RESOURCES = "device-plugins", "pod-resources"
+CSI_PLUGIN, DEVICE_PLUGIN = "CSIPlugin", "DevicePlugin"
+"""The types by which CSI drivers and device plugins register."""
 
 PLEG_CHANNEL_SIZE = 1000
 PROBE_CHANNEL_SIZE = 100
@@ -81,7 +105,7 @@ class NodeParts:
 
     def __init__(self, settings: Settings, clock: Clock, host: Host) -> None:
         configuration = settings.configuration
-        self.settings = settings
+        self.live = LiveSettings(settings)
         self.clock = clock
         self.host = host
         self.root = Path(settings.options.root_dir)
@@ -104,6 +128,7 @@ class NodeParts:
         self.http_fallbacks: Callbacks[[]] = Callbacks()
         self.image_lookups: Callbacks[[ImageLookup]] = Callbacks()
         self.image_pulls: Callbacks[[str, float]] = Callbacks()
+        self.credential_plugin_runs: Callbacks[[str, float, bool]] = Callbacks()
 
         # The container runtime
         runtime, images, tasks = host.transports
@@ -128,6 +153,28 @@ class NodeParts:
         )
         self.image_access = _image_access(settings, clock)
 
+        # Plugins of the node
+        self.csi_drivers = CSIDrivers()
+        period_seconds = configuration.volume_stats_agg_period.total_seconds()
+        self.volume_usages = VolumeUsages(self.csi_drivers, clock, period_seconds)
+        device_plugins = DevicePlugins(self.journal)
+        self.devices = DeviceManager(
+            device_plugins,
+            DeviceRecords(self.root / DEVICE_PLUGINS),
+            wait_seconds=settings.options.device_plugin_wait.total_seconds(),
+        )
+        device_plugins.on_change.add(self._set_devices)
+        self.device_registration = DevicePluginRegistration(
+            self.root / DEVICE_PLUGINS, device_plugins
+        )
+        self.plugins = PluginRegistry(
+            self.root / PLUGINS_REGISTRY,
+            {
+                CSI_PLUGIN: self.csi_drivers.handle,
+                DEVICE_PLUGIN: self.device_registration.handle,
+            },
+        )
+
         # Measurements of the node and of what runs on it
         self.stats = StatsProvider(_stats_sources(self))
         thresholds = configured_thresholds(configuration)
@@ -136,17 +183,42 @@ class NodeParts:
             transition_seconds=configuration.eviction_pressure_transition_period.total_seconds(),
             read=self.stats.node_since,
             journal=self.journal,
+            by_mem_available=settings.options.eviction_mem_available,
         )
+        self.pressure_record = PressureRecord(self.root, thresholds, host.machine.boot_id, clock)
+        self.pressure.on_observed.add(self.pressure_record.observed)
         self.memory_events = _memory_events(self, thresholds)
+        self.shutdown = NodeShutdown(
+            periods=grace_periods(configuration),
+            open_logind=host.open_logind,
+            file=self.root / SHUTDOWN_FILE,
+            clock=clock,
+            journal=self.journal,
+            recorder=self.recorder,
+            record=ShutdownRecord(self.root),
+        )
         self.eviction_records = EvictionRecords(self.root)
 
         # Pods
         self.store = PodStore()
         self.statuses = Statuses()
         self.allocations = Allocations(self.root, trio.CapacityLimiter(1))
-        self.resizes = Resizes(self.allocations, self.journal)
+        self.resizes = ResizeProgress(self.allocations, self.journal)
+        self.managers = make_resource_managers(
+            settings, host.machine.topology, self.resources, self.root, self.devices
+        )
+        self.cpusets = CpusetReconciler(
+            self.managers,
+            self.client,
+            self.cache,
+            self.runtime_health,
+            configuration.cpu_manager_reconcile_period.total_seconds(),
+        )
         self.monitor = LoopMonitor()
         self.activity = Activity()
+        self.pod_resources = PodResourcesLister(
+            self.root / POD_RESOURCES, self.managers, self.active_pods, self.pod
+        )
         self.start_limiter = default_start_limiter(self.activity)
         self.stop_turns = Turns()
         self.sources_known = trio.Event()
@@ -162,6 +234,38 @@ class NodeParts:
             self.node_name, clock, wait_idle=partial(self.activity.wait_idle, IDLE_SECONDS)
         )
         self.serves_others = trio.Event()
+        self._follow_settings()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.live.in_force
+
+    def _follow_settings(self) -> None:
+        """Have changed settings taken over by those parts that can."""
+        follow = self.live.follow
+        follow(("logging.verbosity",), lambda: set_verbosity(self._configuration.logging.verbosity))
+        follow(
+            (
+                "imageGCHighThresholdPercent",
+                "imageGCLowThresholdPercent",
+                "imageMaximumGCAge",
+                "imageMinimumGCAge",
+            ),
+            lambda: self.image_garbage.use(_image_policy(self.settings)),
+        )
+        follow(
+            ("containerLogMaxFiles", "containerLogMaxSize", "containerLogMonitorInterval"),
+            lambda: self.log_rotator.use(_rotation_policy(self._configuration)),
+        )
+        follow(
+            ("containerLogMaxWorkers",),
+            lambda: self.log_rotator.use_workers(self._configuration.container_log_max_workers),
+        )
+
+    @property
+    def _configuration(self) -> KubeletConfiguration:
+        return self.settings.configuration
 
     @property
     def static_sources(self) -> frozenset[Source]:
@@ -197,6 +301,9 @@ class NodeParts:
             duration_seconds=turn.cpu_seconds,
         )
 
+    def _set_devices(self) -> None:
+        self.resources.set_devices(*device_amounts(self.devices.plugins))
+
     def make_folders(self) -> None:
         """Make the agent's folders. Blocks. Raises StartError, and records an event of it."""
         logs = Path(self.settings.configuration.pod_logs_dir)
@@ -205,8 +312,9 @@ class NodeParts:
             (f'pod logs root directory "{logs}"', logs, 0o755),
             ("pods directory", PodFolders(self.root).pods, 0o750),
             ("plugins directory", self.root / "plugins", 0o750),
-            ("plugins registry directory", self.root / "plugins_registry", 0o750),
-            ("podresources directory", self.root / "pod-resources", 0o750),
+            ("plugins registry directory", self.root / PLUGINS_REGISTRY, 0o750),
+            ("device plugins directory", self.root / DEVICE_PLUGINS, 0o750),
+            ("podresources directory", self.root / POD_RESOURCES, 0o750),
             ("checkpoint directory", self.root / "checkpoints", 0o700),
         ):
             try:
@@ -233,17 +341,11 @@ def _image_access(settings: Settings, clock: Clock) -> ImageAccess:
 
 def _image_collector(parts: NodeParts) -> ImageCollector:
     """Make the part that removes images which nobody uses."""
-    configuration, measure = parts.settings.configuration, parts.host.measure_image_disk
-    may_be_old = parts.settings.gates["ImageMaximumGCAge"]
+    measure = parts.host.measure_image_disk
     return ImageCollector(
         client=parts.client,
         runtime_health=parts.runtime_health,
-        policy=ImageCollectionPolicy(
-            high_percent=configuration.image_gc_high_threshold_percent,
-            low_percent=configuration.image_gc_low_threshold_percent,
-            minimum_age=configuration.image_minimum_gc_age,
-            maximum_age=configuration.image_maximum_gc_age if may_be_old else timedelta(),
-        ),
+        policy=_image_policy(parts.settings),
         disk=ImageDisk(client=parts.client, measure_space=measure) if measure else None,
         pods=lambda: [stored.pod for stored in parts.store.active()],
         sources_known=parts.sources_known,
@@ -255,6 +357,16 @@ def _image_collector(parts: NodeParts) -> ImageCollector:
     )
 
 
+def _image_policy(settings: Settings) -> ImageCollectionPolicy:
+    configuration, may_be_old = settings.configuration, settings.gates["ImageMaximumGCAge"]
+    return ImageCollectionPolicy(
+        high_percent=configuration.image_gc_high_threshold_percent,
+        low_percent=configuration.image_gc_low_threshold_percent,
+        minimum_age=configuration.image_minimum_gc_age,
+        maximum_age=configuration.image_maximum_gc_age if may_be_old else timedelta(),
+    )
+
+
 def _log_rotator(parts: NodeParts) -> LogRotator:
     """Make the part that rotates the logs of containers."""
     configuration = parts.settings.configuration
@@ -262,13 +374,17 @@ def _log_rotator(parts: NodeParts) -> LogRotator:
         parts.client,
         parts.runtime_health,
         configuration.pod_logs_dir,
-        RotationPolicy(
-            max_bytes=Quantity(configuration.container_log_max_size).value,
-            max_files=configuration.container_log_max_files,
-            interval_seconds=configuration.container_log_monitor_interval.total_seconds(),
-        ),
+        _rotation_policy(configuration),
         parts.clock,
         configuration.container_log_max_workers,
+    )
+
+
+def _rotation_policy(configuration: KubeletConfiguration) -> RotationPolicy:
+    return RotationPolicy(
+        max_bytes=Quantity(configuration.container_log_max_size).value,
+        max_files=configuration.container_log_max_files,
+        interval_seconds=configuration.container_log_monitor_interval.total_seconds(),
     )
 
 
@@ -332,6 +448,7 @@ def _stats_sources(parts: NodeParts) -> StatsSources:
         root_folder=parts.root,
         images_on_disk=parts.host.images_on_disk,
         volume_seconds=configuration.volume_stats_agg_period.total_seconds(),
+        of_drivers=parts.volume_usages.measured,
     )
 
 

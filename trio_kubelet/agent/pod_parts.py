@@ -4,6 +4,7 @@ Nothing here decides or acts on a pod; it only says which part is made of what.
 """
 
 import os
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -12,8 +13,10 @@ from attrs import field, frozen
 from state_machines.backoff import BackoffPolicy
 from state_machines.container import crash_loop_policy
 from trio_kubelet.agent.cluster import Cluster, Recall, Standalone
+from trio_kubelet.agent.live_settings import CREDENTIAL_PROVIDERS
 from trio_kubelet.agent.node_cgroups import NodeCgroups, make_cgroups
 from trio_kubelet.agent.node_parts import NodeParts
+from trio_kubelet.k8s import ResourceStatus
 from trio_kubelet.node.host import gather_dns, gather_facts
 from trio_kubelet.node.node_object import declared_features
 from trio_kubelet.pod_source import is_static
@@ -24,8 +27,15 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.resources import may_swap
 from trio_kubelet.runtime.garbage.collector import DeadContainerLimits, GarbageCollector
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
+from trio_kubelet.runtime.images.container_images import ContainerImageManager
+from trio_kubelet.runtime.images.credential_plugin import CredentialPlugin
+from trio_kubelet.runtime.images.credential_providers import (
+    ImageCredentialProvider,
+    ImageCredentialProviders,
+)
 from trio_kubelet.runtime.images.credentials import PodKeyrings, credential_files, read_keyring
-from trio_kubelet.runtime.images.manager import ImageManager, PullRate
+from trio_kubelet.runtime.images.manager import ImageManager
+from trio_kubelet.runtime.images.pull_rate import PullRate
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.container_workers import OpenProbes
@@ -44,7 +54,14 @@ from trio_kubelet.sync.pod_syncer import SyncDependencies
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.tasks.threads import run_in_thread
-from trio_kubelet.volumes import PodFolders, PodStorage, local_volumes
+from trio_kubelet.volumes import (
+    CSIParts,
+    NodeOfVolumes,
+    PodFolders,
+    PodStorage,
+    StagedVolumes,
+    local_volumes,
+)
 from trio_kubelet.volumes.volumes import Volumes
 
 log = structlog.get_logger("agent")
@@ -68,7 +85,7 @@ class PodParts:
 
     `sync` is what pods' tasks act with; housekeeping looks for remains of pods in
     `leftover_sources`; `recall` takes up what an earlier agent has told of the containers of a
-    static pod.
+    static pod. `staged` are the volumes that CSI drivers have brought to the node.
     """
 
     admission: Admission
@@ -79,6 +96,7 @@ class PodParts:
     garbage: GarbageCollector
     recall: Recall
     cgroups: NodeCgroups
+    staged: StagedVolumes
 
 
 async def ask_runtime(parts: NodeParts) -> AnsweredRuntime:
@@ -123,7 +141,9 @@ async def make_pod_parts(
 ) -> PodParts:
     """Build everything; the cgroups above the pods are made at once. Raises StartError."""
     await parts.allocations.load()
+    await parts.managers.load()
     await parts.eviction_records.load()
+    await parts.shutdown.record.load()
     cgroups = await make_cgroups(parts, runtime.cgroup_driver)
     node = await run_in_thread(
         partial(
@@ -135,14 +155,30 @@ async def make_pod_parts(
             driver=runtime.cgroup_driver,
         )
     )
-    volumes = local_volumes(
-        PodFolders(parts.root),
-        parts.resources.memory_for,
-        data=cluster.references,
-        allocatable=parts.resources.allocatable,
-        clock=parts.clock,
+    folders = PodFolders(parts.root)
+    csi = CSIParts(
+        drivers=parts.csi_drivers,
+        usages=parts.volume_usages,
+        settings=cluster.csi_settings,
+        node=parts.node_name,
+        node_object=cluster.node,
+        journal=parts.journal,
+        recorder=parts.recorder,
         privileged=parts.host.privileged,
     )
+    staged = StagedVolumes(csi, folders, cluster.references)
+    volumes = local_volumes(
+        folders,
+        parts.resources.memory_for,
+        data=cluster.references,
+        node=NodeOfVolumes(
+            allocatable=parts.resources.allocatable,
+            object=cluster.node,
+            recorder=parts.recorder,
+        ),
+        clock=parts.clock,
+        privileged=parts.host.privileged,
+    ).with_csi(staged)
     namespaces = parts.settings.configuration.user_namespaces
     id_ranges = await PodIdRanges.open(
         parts.root,
@@ -158,6 +194,7 @@ async def make_pod_parts(
         node=node,
         cgroups=cgroups,
         volumes=volumes,
+        staged=staged,
         id_ranges=id_ranges,
     )
     return builder.build()
@@ -173,6 +210,7 @@ class _Builder:
     node: NodeFacts
     cgroups: NodeCgroups
     volumes: Volumes
+    staged: StagedVolumes
     id_ranges: PodIdRanges
     files: FairLimiter = field(
         init=False, factory=partial(FairLimiter, FILE_THREADS, FILE_THREADS // 2, 2)
@@ -196,6 +234,7 @@ class _Builder:
             node=NodeIdentity(host_ips=self.node.host_ips, runtime_name=self.runtime_name),
             allocations=parts.allocations,
             resizes=parts.resizes,
+            devices=self._device_statuses,
             runtime_features=parts.runtime_health.runtime_features,
             probed=probes.verdicts,
         )
@@ -210,6 +249,8 @@ class _Builder:
                 storage=storage,
                 cgroups=self.cgroups.pods,
                 allocations=parts.allocations,
+                managers=parts.managers,
+                devices=parts.devices,
                 resizes=parts.resizes,
                 runtime_state=lambda: parts.runtime_health.state,
                 busy=parts.activity.busy,
@@ -218,7 +259,11 @@ class _Builder:
             ),
             leftover_sources=LeftoverSources(
                 runtime=parts.cache.pods,
-                records=parts.allocations.uids,
+                records=lambda: {
+                    *parts.allocations.uids(),
+                    *parts.managers.uids(),
+                    *parts.devices.records.uids(),
+                },
                 folders=self.volumes.pods_on_disk,
                 cgroups=self.cgroups.pods.list_pod_uids,
                 logs=storage.pods_with_logs,
@@ -226,7 +271,14 @@ class _Builder:
             garbage=self.garbage(remover),
             recall=probes.recall,
             cgroups=self.cgroups,
+            staged=self.staged,
         )
+
+    def _device_statuses(self, uid: str) -> Mapping[str, tuple[ResourceStatus, ...]]:
+        """The health of a pod's devices, where statuses are to have it."""
+        if not self.parts.settings.gates["ResourceHealthStatus"]:
+            return {}
+        return self.parts.devices.resource_statuses(uid)
 
     def admission(self) -> Admission:
         parts, cluster = self.parts, self.cluster
@@ -246,7 +298,10 @@ class _Builder:
                 pod, parts.runtime_health.runtime_features()
             ),
             compare_taints=gates["TaintTolerationComparisonOperators"],
+            goes_down=lambda: parts.shutdown.is_under_way,
             under_pressure=lambda pod: refused_under_pressure(pod, parts.pressure.current()),
+            devices=parts.devices.refusal,
+            is_device=parts.devices.is_device,
         )
 
     def resize_admission(self) -> ResizeAdmission:
@@ -257,6 +312,7 @@ class _Builder:
             may_swap=lambda pod, container: may_swap(pod, container, self.node),
             pod_level=gates["InPlacePodLevelResourcesVerticalScaling"],
             init_containers=gates["InPlacePodVerticalScalingInitContainers"],
+            static_managers=self.parts.managers.static,
         )
 
     def probes(self) -> Probes:
@@ -295,11 +351,10 @@ class _Builder:
             hooks=hooks,
             turns=parts.stop_turns,
         )
-        longest = settings.configuration.crash_loop_back_off.max_container_restart_period
         return PodRuntime(
             inspector=parts.inspector,
             cache=parts.cache,
-            ensure_image=self.images().ensure,
+            ensure_images=ContainerImageManager(self.images()).ensure,
             sandboxes=SandboxCreator(
                 client=parts.client,
                 recorder=parts.recorder,
@@ -325,6 +380,9 @@ class _Builder:
                 runtime_features=parts.runtime_health.runtime_features,
                 oom_kills=parts.oom_kills,
                 read_host_file=parts.host.read_hosts,
+                managers=parts.managers,
+                cpusets=parts.cpusets,
+                allocation=parts.devices.allocation,
             ),
             stopper=stopper,
             remover=remover,
@@ -341,10 +399,7 @@ class _Builder:
             recorder=parts.recorder,
             journal=parts.journal,
             clock=parts.clock,
-            crash_backoff=crash_loop_policy(
-                longest.total_seconds() if longest is not None else None,
-                reduced_decay=settings.gates["ReduceDefaultCrashLoopBackOffDecay"],
-            ),
+            crash_backoff=partial(_crash_backoff, parts),
         )
 
     def images(self) -> ImageManager:
@@ -355,19 +410,45 @@ class _Builder:
             1 if configuration.serialize_image_pulls else configuration.max_parallel_image_pulls
         )
         files = credential_files(settings.options.root_dir, os.environ.get("HOME", "/root"))
+        handler = self.cluster.runtime_handler
+        rate = PullRate(configuration.registry_pull_qps, configuration.registry_burst)
+        parts.live.follow(("registryBurst", "registryPullQPS"), partial(_use_pace, parts, rate))
         return ImageManager(
             client=parts.client,
             recorder=parts.recorder,
             journal=parts.journal,
             clock=parts.clock,
             limiter=FairLimiter(parallel, parallel) if parallel else None,
-            rate=PullRate(configuration.registry_pull_qps, configuration.registry_burst),
+            rate=rate,
             read_keyring=partial(read_keyring, files),
             pod_keyring=PodKeyrings(self.cluster.references.pull_secrets).keyring,
+            providers=self.credential_providers(),
             access=parts.image_access,
+            runtime_handler=handler if settings.gates["RuntimeClassInImageCriApi"] else None,
             on_lookup=parts.image_lookups,
             on_pull=parts.image_pulls,
         )
+
+    def credential_providers(self) -> ImageCredentialProviders:
+        """The programs that are asked for credentials of registries."""
+        providers = ImageCredentialProviders(self.providers_in_force())
+        self.parts.live.follow(
+            (CREDENTIAL_PROVIDERS,), lambda: providers.use(self.providers_in_force())
+        )
+        return providers
+
+    def providers_in_force(self) -> Sequence[ImageCredentialProvider]:
+        """Those that the settings in force name, which have been asked nothing yet."""
+        named = self.parts.settings.credential_providers
+        on_run = self.parts.credential_plugin_runs.call
+        return [
+            ImageCredentialProvider(
+                config=each,
+                plugin=CredentialPlugin(each, named.folder.absolute(), on_run),
+                references=self.cluster.references,
+            )
+            for each in named.providers
+        ]
 
     def garbage(self, remover: ContainerRemover) -> GarbageCollector:
         """The part that removes dead containers, sandboxes without a pod and old logs."""
@@ -387,3 +468,17 @@ class _Builder:
             clock=parts.clock,
             recorder=parts.recorder,
         )
+
+
+def _crash_backoff(parts: NodeParts) -> BackoffPolicy:
+    settings = parts.settings
+    longest = settings.configuration.crash_loop_back_off.max_container_restart_period
+    return crash_loop_policy(
+        longest.total_seconds() if longest is not None else None,
+        reduced_decay=settings.gates["ReduceDefaultCrashLoopBackOffDecay"],
+    )
+
+
+def _use_pace(parts: NodeParts, rate: PullRate) -> None:
+    configuration = parts.settings.configuration
+    rate.use(configuration.registry_pull_qps, configuration.registry_burst)

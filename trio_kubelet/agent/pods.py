@@ -1,5 +1,6 @@
 """The third stage of the agent: what brings pods from their sources to their tasks."""
 
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from trio_kubelet.agent.pod_parts import PodParts
 from trio_kubelet.eviction.decision import GracePolicy, Reclaim
 from trio_kubelet.eviction.manager import EvictionManager, NodePods
 from trio_kubelet.k8s import Pod
+from trio_kubelet.node.shutdown import ShutdownPods
 from trio_kubelet.sources import (
     ManifestContext,
     PodUpdates,
@@ -19,13 +21,14 @@ from trio_kubelet.sources import (
     watch_manifest_files,
     watch_manifest_url,
 )
-from trio_kubelet.sources.manifests import adoptable_uid
+from trio_kubelet.sources.manifests import adopt_running
 from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
+from trio_kubelet.sync.pod_task import PodRequest
 from trio_kubelet.sync.pod_tasks import PodTasks
-from trio_kubelet.sync.resizing import Resizing
+from trio_kubelet.sync.resize_decisions import ResizeDecisions
 from trio_kubelet.sync.undecided import UndecidedPods
 
 
@@ -48,19 +51,21 @@ class Pods:
             resync_seconds=configuration.sync_frequency.total_seconds(),
             cleaning=CleaningTurns(parts.activity.wait_idle),
         )
+        pod_parts.staged.on_ready.add(lambda uid: self.tasks.put(uid, PodRequest(why=("volume",))))
         merge = SourceMerge(
             parts.clock,
             parts.recorder,
             pod_level_resources=parts.settings.gates["PodLevelResources"],
         )
         self._updates = PodUpdates(merge)
-        self.watch_api = cluster.join(self.tasks, self._updates, pod_parts.recall)
-        self.resizing = Resizing(
+        self._objects = cluster.join(self.tasks, self._updates, pod_parts.recall)
+        self.watch_api = self._objects.run
+        self.resizing = ResizeDecisions(
             resizes=parts.resizes,
             allocations=parts.allocations,
             statuses=parts.statuses,
             store=parts.store,
-            decide=pod_parts.resize_admission,
+            admission=pod_parts.resize_admission,
             recorder=parts.recorder,
         )
         self.loop = SyncLoop(
@@ -69,6 +74,7 @@ class Pods:
             admit=pod_parts.admission,
             fits=pod_parts.admission.fits,
             allocations=parts.allocations,
+            managers=parts.managers,
             resizing=self.resizing,
             undecided=_undecided_pods(pod_parts.admission, cluster),
             runtime_health=parts.runtime_health,
@@ -83,7 +89,9 @@ class Pods:
             recorder=parts.recorder,
             runs=parts.cache.may_run,
             sources_known=parts.sources_known,
-            unfinished_ending=parts.eviction_records.ending_of,
+            unfinished_end=lambda uid: (
+                parts.eviction_records.open_record(uid) or parts.shutdown.record.ended(uid)
+            ),
         )
         self.evictions = EvictionManager(
             watch=parts.pressure,
@@ -106,6 +114,25 @@ class Pods:
             clock=parts.clock,
         )
         self.tasks.on_finished.add(self.evictions.pod_finished)
+        self.tasks.on_finished.add(parts.shutdown.look_again)
+        parts.status_syncs.add(parts.shutdown.look_again)
+        parts.devices.on_pods.add(self._devices_changed)
+
+    def of_shutdown(self) -> ShutdownPods:
+        """The pods, for who ends them all."""
+        return ShutdownPods(
+            active=self._parts.active_pods,
+            end=self.loop.end,
+            is_gone=lambda uid: uid not in self.tasks,
+            is_told=self._objects.is_told,
+        )
+
+    def _devices_changed(self, uids: Collection[str]) -> None:
+        """Show the health of pods' devices, and let pods go on that wait for some."""
+        for uid in uids:
+            if (task := self.tasks.get(uid)) is not None:
+                task.report()
+                task.put(PodRequest(why=("devices",)))
 
     def _source_version(self, uid: str) -> Pod | None:
         stored = self._parts.store.get(uid)
@@ -118,7 +145,7 @@ class Pods:
         context = partial(
             ManifestContext,
             node_name=parts.node_name,
-            adopt=partial(adoptable_uid, parts.cache.pods),
+            adopt=lambda: adopt_running(parts.cache.pods()),
             journal=parts.journal,
         )
         async with trio.open_nursery() as nursery:

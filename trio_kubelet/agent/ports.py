@@ -1,6 +1,8 @@
 """The ports of the agent: which there are, and of which parts their endpoints are made."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -8,11 +10,15 @@ from trio_kubelet.agent.cluster import Cluster, Standalone
 from trio_kubelet.agent.monitoring import Monitoring
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.debugging.disk import DiskReport, disk_routes
+from trio_kubelet.errors import StartError
 from trio_kubelet.eviction.report import EvictionReporter
 from trio_kubelet.ports.endpoints import NodeEndpoints, PodEndpoints
 from trio_kubelet.ports.listeners import Listeners
 from trio_kubelet.ports.secure_port import SecurePort
 from trio_kubelet.server import DEBUGGING_PATHS, Route, disabled_routes
+
+if TYPE_CHECKING:  # It takes much that a node without rotation does not need.
+    from trio_kubelet.node.rotation import Rotation
 
 
 class Ports:
@@ -20,7 +26,7 @@ class Ports:
 
     def __init__(self, parts: NodeParts, monitoring: Monitoring) -> None:
         self._parts = parts
-        self._watched = monitoring.watched
+        self._monitoring = monitoring
         self._listeners = Listeners(
             settings=parts.settings,
             journal=parts.journal,
@@ -61,16 +67,49 @@ class Ports:
         if not parts.settings.configuration.enable_server:
             parts.serves_others.set()
             return
+        certificate = await self._serving_certificate(cluster)
+        if certificate is not None:
+            nursery.start_soon(certificate.run)
         port = SecurePort(
             settings=parts.settings,
             clock=parts.clock,
             node_name=parts.node_name,
             routes=self.routes(nursery),
             reviews=cluster.reviews,
-            watched=self._watched,
+            signed=certificate.store.current_path if certificate is not None else None,
+            watched=self._monitoring.watched,
         )
         await nursery.start(port.serve)
         parts.serves_others.set()
+
+    async def _serving_certificate(self, cluster: Cluster | Standalone) -> "Rotation | None":
+        """The certificate that the cluster signs, if it does. Raises StartError."""
+        parts = self._parts
+        configuration, options = parts.settings.configuration, parts.settings.options
+        if not configuration.server_tls_bootstrap:
+            return None
+        if isinstance(cluster, Standalone):
+            raise StartError(
+                "serverTLSBootstrap (--rotate-server-certificates): a certificate is requested "
+                "from an API server, and there is none without --kubeconfig; set it to false"
+            )
+        # Here, because what it takes is large, and other nodes need none of it.
+        from trio_kubelet.node.certificates import SERVER, CertificateStore
+        from trio_kubelet.node.serving_certificate import open_serving_certificate, serving_names
+
+        given = (Path(configuration.tls_cert_file), Path(configuration.tls_private_key_file))
+        rotation = await open_serving_certificate(
+            CertificateStore(Path(options.cert_dir), SERVER),
+            given if configuration.tls_cert_file else None,
+            lambda: serving_names(
+                cluster.node(), may_lack_addresses=parts.settings.gates["AllowDNSOnlyNodeCSR"]
+            ),
+            cluster.clients.main,
+            parts.clock,
+        )
+        cluster.view.on_version.add(lambda _node: rotation.names_changed())
+        self._monitoring.watch_serving_certificate(rotation)
+        return rotation
 
     def routes(self, nursery: trio.Nursery) -> Sequence[Route]:
         """All that the port for others answers, with what it needs running in the nursery."""
@@ -84,6 +123,7 @@ class Ports:
             return disabled_routes("Debug endpoints are disabled.", DEBUGGING_PATHS)
         pods = PodEndpoints(
             settings=parts.settings,
+            in_force=lambda: parts.settings,
             clock=parts.clock,
             cache=parts.cache,
             runtime=parts.client,
@@ -91,6 +131,7 @@ class Ports:
         )
         node = NodeEndpoints(
             settings=parts.settings,
+            in_force=lambda: parts.settings,
             clock=parts.clock,
             journal=parts.journal,
             loop_meter=parts.loop_meter,

@@ -29,6 +29,7 @@ from trio_kubelet.errors import StartError
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.kernel.systemd import ServiceNotifier, feed_watchdog, watchdog_seconds
 from trio_kubelet.node.host import Host, resolv_conf_warnings
+from trio_kubelet.node.pod_cidr import PodCidr, pod_cidr_of
 from trio_kubelet.node.system_oom import SystemOomWatch
 from trio_kubelet.rpc import look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -77,12 +78,22 @@ class Agent:
         with metered(parts.loop_meter):
             await self._run_parts()
 
+    async def serve_plugins(self) -> None:
+        """Answer on the sockets that speak gRPC, inside `open_rpc_loop()`, until cancelled."""
+        await self.parts.devices.plugins.running.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.parts.device_registration.run)
+            nursery.start_soon(self.parts.pod_resources.run)
+
     async def _run_parts(self) -> None:
         parts = self.parts
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.warn_of_host)
             nursery.start_soon(self._watch_system_ooms)
             nursery.start_soon(parts.stats.run)
+            nursery.start_soon(parts.devices.run)
+            nursery.start_soon(parts.plugins.run)
+            nursery.start_soon(parts.volume_usages.run)
             nursery.start_soon(self.ports.serve)
             nursery.start_soon(check_runtime, parts.client, parts.runtime_health)
             nursery.start_soon(self._tell_service_manager)
@@ -124,13 +135,18 @@ class Agent:
         parts = self.parts
         async with trio.open_nursery() as nursery:
             nursery.start_soon(parts.stop_turns.give)
+            nursery.start_soon(self._pod_cidr(cluster).run)
             async with trio.open_nursery() as before_pods:
-                before_pods.start_soon(nursery.start, parts.pressure.run)
+                before_pods.start_soon(nursery.start, self._watch_pressure)
+                nursery.start_soon(parts.pressure_record.run)
                 if parts.memory_events is not None:
                     nursery.start_soon(parts.memory_events.run)
                 before_pods.start_soon(nursery.start, self._keep_pull_records)
+                before_pods.start_soon(parts.devices.plugins.running.wait)
                 await nursery.start(cluster.run)
                 pod_parts = await make_pod_parts(parts, await ask_runtime(parts), cluster)
+                cluster.follow_volumes(pod_parts.staged)
+                await nursery.start(pod_parts.staged.run)
                 pods = self.make_pods(pod_parts, cluster, nursery)
                 self.monitoring.watch_pods(pods.tasks, pod_parts.probes, pods.resizing)
                 self.monitoring.watch_evictions(pods.evictions)
@@ -138,18 +154,39 @@ class Agent:
                 await nursery.start(parts.pleg.run)
             nursery.start_soon(pods.watch_static_sources)
             nursery.start_soon(pods.watch_api)
+            nursery.start_soon(parts.cpusets.run)
             nursery.start_soon(pod_parts.garbage.run)
             nursery.start_soon(pod_parts.cgroups.run)
             nursery.start_soon(parts.image_garbage.run)
             nursery.start_soon(pods.evictions.run)
+            nursery.start_soon(parts.shutdown.run, pods.of_shutdown())
             nursery.start_soon(parts.log_rotator.run)
             nursery.start_soon(look_over, cri)
+
+    def _pod_cidr(self, cluster: Cluster | Standalone) -> PodCidr:
+        parts = self.parts
+        if isinstance(cluster, Standalone):
+            cidr = parts.settings.configuration.pod_cidr
+            return PodCidr(parts.client, parts.runtime_health, lambda: cidr)
+        told = PodCidr(parts.client, parts.runtime_health, lambda: pod_cidr_of(cluster.node()))
+        cluster.view.on_version.add(told.look)
+        return told
 
     def make_pods(
         self, pod_parts: PodParts, cluster: Cluster | Standalone, nursery: trio.Nursery
     ) -> Pods:
         """Make what runs pods, in tasks of the nursery."""
         return Pods(self.parts, pod_parts, cluster, nursery)
+
+    async def _watch_pressure(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Observe the node for ever, going on from what an earlier agent has seen."""
+        parts = self.parts
+        earlier = await parts.pressure_record.load()
+        if earlier is not None:
+            parts.pressure.resume(earlier)
+        await parts.pressure.run(task_status=task_status)
 
     async def _keep_pull_records(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

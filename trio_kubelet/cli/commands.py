@@ -107,13 +107,41 @@ def run(arguments: tuple[str, ...]) -> None:
     type=click.Path(path_type=Path),
     help="Folder with drop-ins to merge over the file.",
 )
-def check_config(file: Path, config_dir: Path | None) -> None:
+@click.option(
+    "--diff",
+    "running",
+    metavar="RUNNING",
+    type=click.Path(path_type=Path),
+    help="File of a running agent: show what changes from it to FILE, and what each change needs.",
+)
+@click.option(
+    "--diff-config-dir",
+    "running_dir",
+    type=click.Path(path_type=Path),
+    help="Folder with drop-ins to merge over RUNNING.",
+)
+def check_config(
+    file: Path, config_dir: Path | None, running: Path | None, running_dir: Path | None
+) -> None:
     """Check the KubeletConfiguration in FILE, without touching this host.
 
     Prints one line and exits with 0 if all is well; else prints everything that is wrong, a line
     each, and exits with 1. That includes fields that the API does not have and keys that stand
     twice, which an agent reads past with a warning. Warnings go to stderr.
+
+    With --diff there is a line more for each setting that changes: whether a running agent takes it
+    over when it is told to reload ("live"), has to be restarted, or restarted on a drained node.
     """
+    settings = _examined(file, config_dir)
+    for warning in settings.warnings:
+        click.echo(f"warning: {_one_line(warning)}", err=True)
+    click.echo(f"{file}: valid; {_summary(settings)}")
+    if running is not None:
+        _tell_changes(_examined(running, running_dir), settings)
+
+
+def _examined(file: Path, config_dir: Path | None) -> "Settings":
+    """The settings in a file and its drop-ins; says what is wrong, and ends the program then."""
     from trio_kubelet.config import examine
 
     flags = [f"--config={file}"] + ([f"--config-dir={config_dir}"] if config_dir else [])
@@ -123,10 +151,17 @@ def check_config(file: Path, config_dir: Path | None) -> None:
         click.echo(_one_line(problem))
     if wrong:
         raise SystemExit(1)
-    settings = examination.settings
-    for warning in settings.warnings:
-        click.echo(f"warning: {_one_line(warning)}", err=True)
-    click.echo(f"{file}: valid; {_summary(settings)}")
+    return examination.settings
+
+
+def _tell_changes(running: "Settings", new: "Settings") -> None:
+    from trio_kubelet.config.changes import changes
+
+    found = changes(running.configuration, new.configuration)
+    for change in found:
+        click.echo(_one_line(f"{change.effect}: {change}"))
+    if not found:
+        click.echo("no setting changes")
 
 
 def _one_line(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trio_kubelet.cli.agent_requests import AgentAddress, Json, root_option
+from trio_kubelet.foreign_text import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -102,13 +103,8 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) ->
     for column in columns:
         table.add_column(column)
     for row in rows:
-        table.add_row(*(escape(shown(str(cell))) for cell in row))
+        table.add_row(*(escape(printable(str(cell))) for cell in row))
     return table
-
-
-def shown(text: str) -> str:
-    """Text of a container's, without what a terminal would act on."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def size(amount: int | None) -> str:

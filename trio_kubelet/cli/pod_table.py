@@ -13,6 +13,7 @@ from attrs import frozen
 from rich.table import Table
 from rich.text import Text
 
+from trio_kubelet.foreign_text import printable
 from trio_kubelet.pod_source import CONFIG_SEEN
 
 Json = Mapping[str, Any]
@@ -217,7 +218,7 @@ def pod_table(rows: Iterable[PodRow], *, wide: bool = False) -> Table:
     for row in rows:
         words = [row.namespace, row.name, row.ready, row.status, row.restarts, row.age, row.ip]
         words += [row.node, row.qos, row.images] if wide else []
-        cells = [Text(word) for word in words]
+        cells = [Text(printable(word)) for word in words]
         cells[columns.index("STATUS")].stylize(_style(row.status))
         table.add_row(*cells)
     return table

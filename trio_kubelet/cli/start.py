@@ -2,18 +2,23 @@
 
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from trio_kubelet import KUBERNETES_VERSION
+from trio_kubelet.cli.cycles import searched_in_portions
 from trio_kubelet.config.flags import parse_flags
-from trio_kubelet.config.settings import WRONG_FLAG, ConfigurationError, Settings, load
+from trio_kubelet.config.settings import (
+    WRONG_FLAG,
+    ConfigurationError,
+    Examination,
+    Settings,
+    examine,
+    load,
+)
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
-
-YOUNG_OBJECTS = 10_000
-"""So many are made before Python looks for cycles among them. There are few: most objects here
-are values."""
 
 TURN_SECONDS = 0.001
 """The time that the event loop may go on while a thread waits to run Python (by default 5 ms). File
@@ -44,23 +49,20 @@ def start(arguments: Sequence[str], program: str) -> int:
             hint = f" (see {program} --help)" if problem.startswith(WRONG_FLAG) else ""
             tell_failure(f"{program}: {problem}{hint}")
         return EXIT_FAILURE
-    return _run(settings)
+    return _run(settings, partial(examine, arguments))
 
 
-def _run(settings: Settings) -> int:
+def _run(settings: Settings, read_anew: Callable[[], Examination]) -> int:
     gc.disable()
     import structlog
 
     from trio_kubelet.agent.main import run_agent
     from trio_kubelet.telemetry.log import configure_logging
 
-    # Modules and classes stay for ever. A search through them takes time from a burst of pods.
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS)
-    gc.enable()
     sys.setswitchinterval(TURN_SECONDS)
     configure_logging(settings)
     log = structlog.get_logger("config")
     for warning in settings.warnings:
         log.warning(warning)
-    return run_agent(settings)
+    with searched_in_portions():
+        return run_agent(settings, read_anew)

@@ -16,6 +16,7 @@ import click
 from attrs import frozen
 
 from trio_kubelet.cli.agent_requests import AgentAddress, Json, root_option
+from trio_kubelet.foreign_text import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -228,7 +229,7 @@ def _lines(key: str, entries: Iterable[Json], began_ns: int) -> Iterable[Timelin
             gap_seconds=(entry["time_ns"] - before_ns) / 1e9,
             about=_about(key, entry),
             what=_what(entry),
-            why=shorten_ids(entry["cause"]),
+            why="\n".join(map(printable, shorten_ids(entry["cause"]).split("\n"))),
             is_warning=entry["details"].get("type") == "Warning",
         )
         before_ns = entry["time_ns"]

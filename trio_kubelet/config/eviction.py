@@ -1,11 +1,12 @@
 """The signals and values of eviction thresholds, and the rules for the fields `eviction*`. Pure.
 
+`SIGNALS` has what is to be known of each signal; who observes, assesses and ranks reads it there.
 A value is an amount, or a share of the capacity; it is parsed here alone.
 """
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 
@@ -13,6 +14,7 @@ from attrs import frozen
 
 from trio_kubelet.config.codec import parse_duration
 from trio_kubelet.config.model import KubeletConfiguration
+from trio_kubelet.k8s.node import NodeConditionType
 from trio_kubelet.k8s.quantity import Quantity
 
 
@@ -30,11 +32,73 @@ class Signal(StrEnum):
     PIDS = "pid.available"
 
 
-IGNORED_SIGNALS = (Signal.CONTAINER_DISK, Signal.CONTAINER_INODES)
+class Resource(StrEnum):
+    """The resources that run short, as events and messages name them."""
+
+    MEMORY = "memory"
+    STORAGE = "ephemeral-storage"
+    INODES = "inodes"
+    PIDS = "pids"
+
+    @property
+    def in_bytes(self) -> bool:
+        """True for amounts of bytes; the others are numbers."""
+        return self in (Resource.MEMORY, Resource.STORAGE)
+
+
+class Disk(StrEnum):
+    """The file systems of a node, by what is on them. Two or all three may be one."""
+
+    NODE = "nodefs"
+    """The root folder of the agent: volumes and logs of pods."""
+    IMAGES = "imagefs"
+    CONTAINERS = "containerfs"
+    """Writable layers of containers."""
+
+
+@frozen
+class SignalRow:
+    """The facts about one signal."""
+
+    condition: NodeConditionType
+    """The condition of a node that is short of it."""
+    resource: Resource
+    disk: Disk | None = None
+    """The file system that it measures."""
+    is_everywhere: bool = False
+    """True if every node has it; others may have no limit for pods, images elsewhere, no inodes."""
+    priority_first: bool = False
+    """True if pods are ranked by their priority, before those that exceed their request."""
+
+
+C, R = NodeConditionType, Resource
+
+# fmt: off
+SIGNALS: Mapping[Signal, SignalRow] = {
+    Signal.MEMORY:             SignalRow(C.MEMORY_PRESSURE, R.MEMORY, is_everywhere=True),
+    Signal.ALLOCATABLE_MEMORY: SignalRow(C.MEMORY_PRESSURE, R.MEMORY),
+    Signal.NODE_DISK:          SignalRow(C.DISK_PRESSURE, R.STORAGE, Disk.NODE, is_everywhere=True),
+    Signal.NODE_INODES:        SignalRow(C.DISK_PRESSURE, R.INODES, Disk.NODE),
+    Signal.IMAGE_DISK:         SignalRow(C.DISK_PRESSURE, R.STORAGE, Disk.IMAGES),
+    Signal.IMAGE_INODES:       SignalRow(C.DISK_PRESSURE, R.INODES, Disk.IMAGES),
+    Signal.CONTAINER_DISK:     SignalRow(C.DISK_PRESSURE, R.STORAGE, Disk.CONTAINERS),
+    Signal.CONTAINER_INODES:   SignalRow(C.DISK_PRESSURE, R.INODES, Disk.CONTAINERS),
+    Signal.PIDS:               SignalRow(C.PID_PRESSURE, R.PIDS, is_everywhere=True,
+                                         priority_first=True),
+}
+# fmt: on
+
+
+def disk_signal(disk: Disk, resource: Resource) -> Signal:
+    """The signal for the bytes or the inodes of a file system."""
+    return next(
+        signal for signal, row in SIGNALS.items() if (row.disk, row.resource) == (disk, resource)
+    )
+
+
+IGNORED_SIGNALS = tuple(signal for signal, row in SIGNALS.items() if row.disk is Disk.CONTAINERS)
 """Signals whose thresholds are accepted and have no effect, in the Go kubelet neither: those of the
 file system of containers are those of the node's or of the images'."""
-
-SIGNALS = frozenset(Signal)
 
 _WHOLE_PERCENT = 100
 _LARGEST_SINGLE = 3.4e38
@@ -89,7 +153,7 @@ def validate_eviction(configuration: KubeletConfiguration) -> Iterator[str]:
         (grace, configuration.eviction_soft_grace_period),
         (reclaim, configuration.eviction_minimum_reclaim),
     ):
-        for signal in sorted(values.keys() - SIGNALS):
+        for signal in sorted(values.keys() - SIGNALS.keys()):
             known = ", ".join(sorted(SIGNALS))
             yield f"{name}: unsupported eviction signal {signal}, must be one of: {known}"
     for name, thresholds in (

@@ -200,7 +200,9 @@ OPTION_FLAGS = (
         "Folder of the image credential provider binaries.",
     ),
     _option(
-        "image-credential-provider-config", values.STRING, "File with a CredentialProviderConfig."
+        "image-credential-provider-config",
+        values.STRING,
+        "File or folder of files with a CredentialProviderConfig.",
     ),
     _option(
         "kubeconfig",
@@ -284,6 +286,18 @@ OWN_FLAGS = (
         "hollow",
         values.BOOL,
         "Run pods on the hollow runtime, in process and without a kernel (not in Kubernetes).",
+    ),
+    _option(
+        "eviction-mem-available",
+        values.BOOL,
+        "Evict by the kernel's MemAvailable, for which page cache that can go is no used memory "
+        "(not in Kubernetes).",
+    ),
+    _option(
+        "device-plugin-wait",
+        values.DURATION,
+        "How long a pod waits for a device plugin that has not registered yet, after a start of "
+        "the agent or of the plugin; 0 rejects it at once (not in Kubernetes).",
     ),
 )
 """Flags that the Go kubelet does not have."""

@@ -2,8 +2,8 @@
 
 The names are those that a 1.36 kubelet accepts, also the many that concern other components: one
 `featureGates` section is often shared by a whole cluster. `resolve` turns the requested values
-(file and flags, merged) into `FeatureGates`, the value that the agent asks
-`gates.enabled("EventedPLEG")`. As in Kubernetes an unknown gate is an error, as is switching a
+(file and flags, merged) into `FeatureGates`, the value that the agent asks:
+`gates["EventedPLEG"]`. As in Kubernetes an unknown gate is an error, as is switching a
 locked one; a GA or deprecated gate is accepted with a warning, because it will be unknown one
 day. `AllAlpha` and `AllBeta` set every gate of their stage that is not named itself.
 """
@@ -81,15 +81,16 @@ def of_others(gate: FeatureGate, names: str) -> Mapping[str, FeatureGate]:
 
 
 KNOWN_GATES: Mapping[str, FeatureGate] = {
+    "AllowDNSOnlyNodeCSR": DEPRECATED_OFF,
     "AllowOverwriteTerminationGracePeriodSeconds": waiting(
-        "evictions with more grace than pods ask for", evolve(DEPRECATED_OFF, locked=True)
+        "no kubelet of this version: it cannot be turned on", evolve(DEPRECATED_OFF, locked=True)
     ),
     "AllowParsingUserUIDFromCertAuth": always(BETA),
-    "CPUManagerPolicyAlphaOptions": waiting("resource managers", ALPHA),
-    "CPUManagerPolicyBetaOptions": waiting("resource managers", BETA),
-    "CPUManagerPolicyOptions": waiting("resource managers", GA),
+    "CPUManagerPolicyAlphaOptions": ALPHA,
+    "CPUManagerPolicyBetaOptions": BETA,
+    "CPUManagerPolicyOptions": always(GA),
     "CRIListStreaming": waiting("lists of the runtime as streams", ALPHA),
-    "CSIServiceAccountTokenSecrets": waiting("volume plugins", GA_UNLOCKED),
+    "CSIServiceAccountTokenSecrets": always(GA_UNLOCKED),
     "CSIVolumeHealth": waiting("volume plugins", ALPHA),
     "ChangeContainerStatusOnKubeletRestart": waiting(
         "statuses of before a restart are dropped", DEPRECATED_OFF
@@ -108,7 +109,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "DRAExtendedResource": waiting("devices", BETA),
     "DRANodeAllocatableResources": waiting("devices", ALPHA),
     "DRAWorkloadResourceClaims": waiting("devices", ALPHA),
-    "DisableCPUQuotaWithExclusiveCPUs": waiting("resource managers", DEPRECATED),
+    "DisableCPUQuotaWithExclusiveCPUs": DEPRECATED,
     "DisableNodeKubeProxyVersion": always(DEPRECATED),
     "DynamicResourceAllocation": waiting("devices", GA),
     "EnvFiles": always(BETA),
@@ -118,11 +119,11 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "ExecProbeTimeout": GA,
     "ExtendWebSocketsToKubelet": waiting("server", BETA),
     "GitRepoVolumeDriver": waiting("volume plugins", DEPRECATED_OFF),
-    "GracefulNodeShutdown": waiting("graceful shutdown of the node", BETA),
-    "GracefulNodeShutdownBasedOnPodPriority": waiting("graceful shutdown of the node", BETA),
+    "GracefulNodeShutdown": BETA,
+    "GracefulNodeShutdownBasedOnPodPriority": BETA,
     "HostnameOverride": always(BETA),
     "ImageMaximumGCAge": GA,
-    "ImageVolume": waiting("images", GA_UNLOCKED),
+    "ImageVolume": always(GA_UNLOCKED),
     "ImageVolumeWithDigest": waiting("images", ALPHA),
     "InPlacePodLevelResourcesVerticalScaling": BETA,
     "InPlacePodVerticalScaling": always(GA),
@@ -136,11 +137,11 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "KubeletInUserNamespace": waiting("an agent without root", ALPHA),
     "KubeletPSI": always(GA_UNLOCKED),
     "KubeletPodResourcesDynamicResources": waiting("devices", GA_UNLOCKED),
-    "KubeletPodResourcesGet": waiting("devices", GA_UNLOCKED),
-    "KubeletPodResourcesListUseActivePods": waiting("devices", DEPRECATED),
+    "KubeletPodResourcesGet": always(GA_UNLOCKED),
+    "KubeletPodResourcesListUseActivePods": always(DEPRECATED),
     "KubeletRegistrationGetOnExistsOnly": always(DEPRECATED_OFF),
     "KubeletSeparateDiskGC": always(BETA),
-    "KubeletServiceAccountTokenForCredentialProviders": waiting("credential providers", BETA),
+    "KubeletServiceAccountTokenForCredentialProviders": BETA,
     "KubeletTracing": waiting("tracing", GA),
     "LocalStorageCapacityIsolationFSQuotaMonitoring": waiting("quota of file systems", BETA_OFF),
     "LoggingAlphaOptions": ALPHA,
@@ -172,11 +173,11 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "RelaxedEnvironmentVariableValidation": always(GA),
     "ReloadKubeletClientCAFile": always(BETA),
     "ReloadKubeletServerCertificateFile": always(BETA),
-    "ResourceHealthStatus": waiting("devices", BETA),
+    "ResourceHealthStatus": BETA,
     "ResourceHealthStatusMessage": waiting("devices", BETA),
     "RestartAllContainersOnContainerExits": BETA,
-    "RotateKubeletServerCertificate": waiting("server", BETA),
-    "RuntimeClassInImageCriApi": waiting("images", ALPHA),
+    "RotateKubeletServerCertificate": BETA,
+    "RuntimeClassInImageCriApi": ALPHA,
     "SELinuxChangePolicy": waiting("volume plugins", GA_UNLOCKED),
     "SELinuxMount": waiting("volume plugins", BETA_OFF),
     "SELinuxMountReadWriteOncePod": waiting("volume plugins", GA_UNLOCKED),
@@ -184,9 +185,10 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "SupplementalGroupsPolicy": always(GA),
     "SystemdWatchdog": always(GA),
     "TaintTolerationComparisonOperators": ALPHA,
-    "TopologyManagerPolicyAlphaOptions": waiting("resource managers", ALPHA),
-    "TopologyManagerPolicyBetaOptions": waiting("resource managers", BETA),
-    "TopologyManagerPolicyOptions": waiting("resource managers", GA_UNLOCKED),
+    # No option of the topology manager is of these stages.
+    "TopologyManagerPolicyAlphaOptions": evolve(ALPHA, use=Use.NONE),
+    "TopologyManagerPolicyBetaOptions": evolve(BETA, use=Use.NONE),
+    "TopologyManagerPolicyOptions": GA_UNLOCKED,
     "UserNamespacesHostNetworkSupport": ALPHA,
     "UserNamespacesSupport": always(GA_UNLOCKED),
     "WatchListClient": always(BETA),
@@ -258,7 +260,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     **of_others(
         DEPRECATED_OFF,
         """
-        AllowDNSOnlyNodeCSR AllowInsecureKubeletCertificateSigningRequests
+        AllowInsecureKubeletCertificateSigningRequests
         DeclarativeValidationTakeover KMSv1 SeparateCacheWatchRPC WindowsHostNetwork
         """,
     ),
@@ -310,11 +312,8 @@ class FeatureGates(Mapping[str, bool]):
 
     _values: Mapping[str, bool] = field(factory=lambda: _effective({}))
 
-    def enabled(self, name: str) -> bool:
-        """True if the feature is on. An unknown name is a bug of the caller: KeyError."""
-        return self._values[name]
-
     def __getitem__(self, name: str) -> bool:
+        """True if the feature is on. An unknown name is a bug of the caller: KeyError."""
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -407,8 +406,7 @@ def _unmet_dependencies(gates: FeatureGates) -> tuple[str, ...]:
     return tuple(
         f"{name} is enabled, but depends on features that are disabled: [{' '.join(missing)}]"
         for name, needed in DEPENDENCIES.items()
-        if gates.enabled(name)
-        and (missing := [other for other in needed if not gates.enabled(other)])
+        if gates[name] and (missing := [other for other in needed if not gates[other]])
     )
 
 

@@ -54,8 +54,6 @@ DEFAULT_EVICTION_HARD: Mapping[str, str] = {
 
 # What several fields wait for.
 SERVER = Support(waits_for="server")
-RESOURCE_MANAGERS = Support(waits_for="resource managers")
-GRACEFUL_SHUTDOWN = Support(waits_for="graceful shutdown of the node")
 
 
 @frozen(kw_only=True)
@@ -93,9 +91,7 @@ class KubeletConfiguration:
             suffices=lambda version: version not in OLD_VERSIONS,
         ),
     )
-    rotate_certificates: bool = option(
-        "rotateCertificates", False, Support(waits_for="renewal of the client certificate")
-    )
+    rotate_certificates: bool = option("rotateCertificates", False)
     server_tls_bootstrap: bool = option("serverTLSBootstrap", False)
     authentication: KubeletAuthentication = part("authentication", KubeletAuthentication)
     authorization: KubeletAuthorization = part("authorization", KubeletAuthorization)
@@ -146,27 +142,21 @@ class KubeletConfiguration:
     cgroup_driver: str = option("cgroupDriver", "cgroupfs")
 
     # CPU, memory and topology managers
-    cpu_manager_policy: str = option("cpuManagerPolicy", "none", RESOURCE_MANAGERS)
+    cpu_manager_policy: str = option("cpuManagerPolicy", "none")
     single_process_oom_kill: bool | None = nullable("singleProcessOOMKill")
-    cpu_manager_policy_options: Mapping[str, str] = option(
-        "cpuManagerPolicyOptions", {}, RESOURCE_MANAGERS
-    )
-    cpu_manager_reconcile_period: timedelta = option(
-        "cpuManagerReconcilePeriod", seconds(10), RESOURCE_MANAGERS
-    )
-    memory_manager_policy: str = option("memoryManagerPolicy", "None", RESOURCE_MANAGERS)
-    topology_manager_policy: str = option("topologyManagerPolicy", "none", RESOURCE_MANAGERS)
-    topology_manager_scope: str = option("topologyManagerScope", "container", RESOURCE_MANAGERS)
-    topology_manager_policy_options: Mapping[str, str] = option(
-        "topologyManagerPolicyOptions", {}, RESOURCE_MANAGERS
-    )
+    cpu_manager_policy_options: Mapping[str, str] = option("cpuManagerPolicyOptions", {})
+    cpu_manager_reconcile_period: timedelta = option("cpuManagerReconcilePeriod", seconds(10))
+    memory_manager_policy: str = option("memoryManagerPolicy", "None")
+    topology_manager_policy: str = option("topologyManagerPolicy", "none")
+    topology_manager_scope: str = option("topologyManagerScope", "container")
+    topology_manager_policy_options: Mapping[str, str] = option("topologyManagerPolicyOptions", {})
     qos_reserved: Mapping[str, str] = option("qosReserved", {})
 
     # The runtime and the pods
     runtime_request_timeout: timedelta = option("runtimeRequestTimeout", seconds(120))
     hairpin_mode: str = option("hairpinMode", "promiscuous-bridge", WITHOUT_EFFECT)
     max_pods: int = option("maxPods", 110)
-    pod_cidr: str = option("podCIDR", "", Support(waits_for="network of a node without API server"))
+    pod_cidr: str = option("podCIDR", "")
     pod_pids_limit: int = nullable("podPidsLimit", -1, bits=INT64)
     resolv_conf: str = nullable("resolvConf", "/etc/resolv.conf")
     run_once: bool = option("runOnce", False)
@@ -202,9 +192,7 @@ class KubeletConfiguration:
     # Kernel and volumes
     pods_per_core: int = option("podsPerCore", 0)
     enable_controller_attach_detach: bool = nullable("enableControllerAttachDetach", True)
-    protect_kernel_defaults: bool = option(
-        "protectKernelDefaults", False, Support(waits_for="kernel settings")
-    )
+    protect_kernel_defaults: bool = option("protectKernelDefaults", False)
     make_iptables_util_chains: bool = nullable(
         "makeIPTablesUtilChains", True, Support(acts_as_with=False)
     )
@@ -250,17 +238,17 @@ class KubeletConfiguration:
     enable_system_log_query: bool = nullable("enableSystemLogQuery", False)
 
     # Graceful shutdown of the node
-    shutdown_grace_period: timedelta = option("shutdownGracePeriod", seconds(0), GRACEFUL_SHUTDOWN)
+    shutdown_grace_period: timedelta = option("shutdownGracePeriod", seconds(0))
     shutdown_grace_period_critical_pods: timedelta = option(
-        "shutdownGracePeriodCriticalPods", seconds(0), GRACEFUL_SHUTDOWN
+        "shutdownGracePeriodCriticalPods", seconds(0)
     )
     shutdown_grace_period_by_pod_priority: tuple[ShutdownGracePeriodByPodPriority, ...] = option(
-        "shutdownGracePeriodByPodPriority", (), GRACEFUL_SHUTDOWN
+        "shutdownGracePeriodByPodPriority", ()
     )
 
     # Restarts; memory; seccomp
     crash_loop_back_off: CrashLoopBackOffConfig = part("crashLoopBackOff", CrashLoopBackOffConfig)
-    reserved_memory: tuple[MemoryReservation, ...] = option("reservedMemory", (), RESOURCE_MANAGERS)
+    reserved_memory: tuple[MemoryReservation, ...] = option("reservedMemory", ())
     enable_profiling_handler: bool = nullable("enableProfilingHandler", True)
     enable_debug_flags_handler: bool = nullable("enableDebugFlagsHandler", True)
     seccomp_default: bool = nullable("seccompDefault", False)
@@ -309,8 +297,8 @@ class NodeOptions:
     """Dead containers kept on the node; negative: no limit."""
     maximum_dead_containers_per_container: int = 1
     minimum_container_ttl_duration: timedelta = timedelta()
-    image_credential_provider_bin_dir: str = _waiting("credential providers")
-    image_credential_provider_config: str = _waiting("credential providers")
+    image_credential_provider_bin_dir: str = ""
+    image_credential_provider_config: str = ""
     runtime_cgroups: str = ""
     seccomp_default: bool = False
     """Adds to the configuration's `seccompDefault`; it cannot switch that off."""
@@ -324,3 +312,8 @@ class NodeOptions:
     """Given flags that tune the statistics collector of the Go kubelet, by name."""
     hollow: bool = False
     """Run on the hollow runtime, in process: pods without a kernel. An option of this agent."""
+    eviction_mem_available: bool = False
+    """Take MemAvailable of /proc/meminfo for the signal memory.available. An option of this
+    agent."""
+    device_plugin_wait: timedelta = timedelta(minutes=5)
+    """A pod waits so long for a device plugin that has not registered. An option of this agent."""

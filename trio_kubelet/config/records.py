@@ -1,9 +1,10 @@
 """The other kinds of the API group `kubelet.config.k8s.io`.
 
-`CredentialProviderConfig` is the file behind `--image-credential-provider-config`. The image pull
-records are files of the agent's own, under its root folder, in a form that the Go kubelet shares.
-`SerializedNodeConfigSource` is a remnant of a feature that Kubernetes took out; it is known so
-that such a file is recognized for what it is.
+`CredentialProviderConfig` is in the files behind `--image-credential-provider-config`
+(`credential_providers.py`); in version v1 alone a provider may have `tokenAttributes`. The image
+pull records are files of the agent's own, under its root folder, in a form that the Go kubelet
+shares. `SerializedNodeConfigSource` is a remnant of a feature that Kubernetes took out; it is known
+so that such a file is recognized for what it is.
 """
 
 # ruff: noqa: RUF009 - option(), nullable() and part() declare attrs fields
@@ -42,6 +43,35 @@ class CredentialProviderConfig:
     """The credential providers, in the order in which they are asked."""
 
     providers: tuple[CredentialProvider, ...] = option("providers", (), always=True)
+
+
+@frozen(kw_only=True)
+class ServiceAccountTokenAttributes:
+    """The token of a pod's service account that a provider is given, and its annotations."""
+
+    service_account_token_audience: str = option("serviceAccountTokenAudience", "", always=True)
+    cache_type: str = option("cacheType", "", always=True)
+    require_service_account: bool | None = nullable("requireServiceAccount")
+    required_service_account_annotation_keys: tuple[str, ...] = option(
+        "requiredServiceAccountAnnotationKeys", ()
+    )
+    optional_service_account_annotation_keys: tuple[str, ...] = option(
+        "optionalServiceAccountAnnotationKeys", ()
+    )
+
+
+@frozen(kw_only=True)
+class CredentialProviderV1(CredentialProvider):
+    """A provider of v1, which may be given tokens of service accounts."""
+
+    token_attributes: ServiceAccountTokenAttributes | None = nullable("tokenAttributes")
+
+
+@frozen(kw_only=True)
+class CredentialProviderConfigV1:
+    """The credential providers of v1."""
+
+    providers: tuple[CredentialProviderV1, ...] = option("providers", (), always=True)
 
 
 @frozen(kw_only=True)

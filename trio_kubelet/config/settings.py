@@ -20,6 +20,10 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from trio_kubelet.config.codec import Decoded, decode, parse_duration, to_wire
+from trio_kubelet.config.credential_providers import (
+    CredentialProviders,
+    load_credential_providers,
+)
 from trio_kubelet.config.flags import deprecation_warning, lay_over, parse_flags
 from trio_kubelet.config.gates import FeatureGates, resolve
 from trio_kubelet.config.model import (
@@ -68,6 +72,7 @@ class Settings:
     configuration: KubeletConfiguration = field(factory=KubeletConfiguration)
     options: NodeOptions = field(factory=NodeOptions)
     gates: FeatureGates = field(factory=FeatureGates)
+    credential_providers: CredentialProviders = field(factory=CredentialProviders)
     warnings: tuple[str, ...] = ()
 
 
@@ -111,6 +116,11 @@ def examine(arguments: Sequence[str]) -> Examination:
     configuration = lay_over(loaded.configuration, command_line)
     resolution = resolve(configuration.feature_gates)
     invalid = validate(configuration, options, resolution.gates) if loaded.is_whole else ()
+    providers, wrong_providers = load_credential_providers(
+        options.image_credential_provider_config,
+        options.image_credential_provider_bin_dir,
+        takes_tokens=resolution.gates["KubeletServiceAccountTokenForCredentialProviders"],
+    )
     set_fields = {name for name, value in loaded.content.items() if value is not None}
     set_fields |= command_line.fields.keys()
     warnings = (
@@ -124,6 +134,7 @@ def examine(arguments: Sequence[str]) -> Examination:
             configuration=configuration,
             options=options,
             gates=resolution.gates,
+            credential_providers=providers,
             warnings=tuple(filter(None, warnings)),
         ),
         problems=(
@@ -131,6 +142,7 @@ def examine(arguments: Sequence[str]) -> Examination:
             *loaded.problems,
             *resolution.problems,
             *invalid,
+            *wrong_providers,
         ),
         oddities=tuple(f"{path}: {odd}" for path, odds in loaded.oddities.items() for odd in odds),
     )
@@ -332,7 +344,7 @@ def _dynamic_defaults(
         decoded = decode(KubeletConfiguration, {name: content.get(name)})
         return content.get(name) is None or bool(decoded.problems) or _is_zero(content[name])
 
-    enabled = resolve({**gates, **configuration.feature_gates}).gates.enabled
+    gates_in_force = resolve({**gates, **configuration.feature_gates}).gates
     changes: dict[str, Any] = {}
     if absent("nodeStatusReportFrequency") and not absent("nodeStatusUpdateFrequency"):
         changes["node_status_report_frequency"] = configuration.node_status_update_frequency
@@ -343,11 +355,11 @@ def _dynamic_defaults(
     if configuration.merge_default_eviction_settings:
         changes["eviction_hard"] = {**DEFAULT_EVICTION_HARD, **configuration.eviction_hard}
     verification = content.get("imagePullCredentialsVerificationPolicy")
-    if not verification and not enabled("KubeletEnsureSecretPulledImages"):
+    if not verification and not gates_in_force["KubeletEnsureSecretPulledImages"]:
         changes["image_pull_credentials_verification_policy"] = ""
     back_off = content.get("crashLoopBackOff")
     longest = isinstance(back_off, Mapping) and back_off.get("maxContainerRestartPeriod")
-    if not longest and not enabled("KubeletCrashLoopBackOffMax"):
+    if not longest and not gates_in_force["KubeletCrashLoopBackOffMax"]:
         changes["crash_loop_back_off"] = CrashLoopBackOffConfig(max_container_restart_period=None)
     return evolve(configuration, **changes)
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
+from trio_kubelet.config.changes import DRAIN, LIVE
 from trio_kubelet.config.flag_table import COLLECTOR_FLAGS, OPTION_FLAGS
 from trio_kubelet.config.gates import KNOWN_GATES, Use
 from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
@@ -28,7 +29,8 @@ Written by `python -m trio_kubelet.config.support_page`.
 
 def page() -> str:
     """The text of docs/settings.md."""
-    return "\n".join((INTRODUCTION, *_fields(), "", *_flags(), "", *_gates())) + "\n"
+    sections = (*_fields(), "", *_flags(), "", *_gates(), "", *_changes())
+    return "\n".join((INTRODUCTION, *sections)) + "\n"
 
 
 def _fields() -> Iterator[str]:
@@ -83,6 +85,20 @@ def _gates() -> Iterator[str]:
         "\nAll others concern the control plane, kube-proxy, Windows or the libraries of the Go "
         "kubelet. They are accepted, because a cluster may share its gates, and have no effect."
     )
+
+
+def _changes() -> Iterator[str]:
+    yield "## Changes while the agent runs\n"
+    yield (
+        "`systemctl reload` (SIGHUP) has the configuration and its drop-ins read anew. If anything "
+        "is wrong with them, the log says so and the last good settings stay; flags stay as they "
+        "are. `trio-kubelet check-config --diff RUNNING NEW` tells beforehand what a change "
+        "needs, `/configz` what is in force.\n"
+    )
+    files = "the content of the files that `--image-credential-provider-config` names"
+    yield f"Taken over at once: {_listed(LIVE, ())}; {files}.\n"
+    yield f"Only to be changed by a restart on a drained node: {_listed(DRAIN, ())}.\n"
+    yield "All others need a restart of the agent, which disturbs no pod."
 
 
 def _rows(waiting: Iterable[tuple[str, str]], bold: Collection[str]) -> Iterator[str]:

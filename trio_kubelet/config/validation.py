@@ -13,12 +13,14 @@ from datetime import timedelta
 
 from trio_kubelet import KUBERNETES_VERSION
 from trio_kubelet.config.codec import format_duration
+from trio_kubelet.config.cpu_policy import validate_cpu_manager
 from trio_kubelet.config.eviction import validate_eviction
 from trio_kubelet.config.flag_values import TAINT_EFFECTS
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.qos_reserve import validate_qos_reserve
 from trio_kubelet.config.tls_names import VERSIONS, unknown_ciphers
+from trio_kubelet.config.topology_policy import validate_topology_manager
 from trio_kubelet.config.validation_tables import (
     BOUNDS,
     CHOICES,
@@ -79,14 +81,14 @@ def _choices(configuration: KubeletConfiguration, gates: FeatureGates) -> Proble
         configuration.authorization.mode,
         ("AlwaysAllow", "Webhook"),
     )
-    if gates.enabled("NodeSwap"):
+    if gates["NodeSwap"]:
         yield from _one_of(
             "memorySwap.swapBehavior",
             configuration.memory_swap.swap_behavior,
             ("", "LimitedSwap", "NoSwap"),
         )
     policy = configuration.memory_reservation_policy
-    if policy == "TieredReservation" and not gates.enabled("MemoryQoS"):
+    if policy == "TieredReservation" and not gates["MemoryQoS"]:
         yield f'memoryReservationPolicy "{policy}" requires MemoryQoS feature gate to be enabled'
 
 
@@ -125,7 +127,7 @@ def _images(configuration: KubeletConfiguration, gates: FeatureGates) -> Problem
 def _image_verification(configuration: KubeletConfiguration, gates: FeatureGates) -> Problems:
     policy = configuration.image_pull_credentials_verification_policy
     allowlist = configuration.preloaded_images_verification_allowlist
-    if not gates.enabled("KubeletEnsureSecretPulledImages"):
+    if not gates["KubeletEnsureSecretPulledImages"]:
         if policy or allowlist:
             yield (
                 "imagePullCredentialsVerificationPolicy and preloadedImagesVerificationAllowlist "
@@ -257,7 +259,7 @@ def _durations(configuration: KubeletConfiguration, gates: FeatureGates) -> Prob
             "greater than or equal to 3s"
         )
     cap = configuration.crash_loop_back_off.max_container_restart_period
-    allowed = gates.enabled("KubeletCrashLoopBackOffMax")
+    allowed = gates["KubeletCrashLoopBackOffMax"]
     if cap is not None and not allowed:
         yield (
             "FeatureGate KubeletCrashLoopBackOffMax not enabled, "
@@ -275,14 +277,13 @@ def _shutdown(configuration: KubeletConfiguration, gates: FeatureGates) -> Probl
     total = configuration.shutdown_grace_period
     critical = configuration.shutdown_grace_period_critical_pods
     by_priority = configuration.shutdown_grace_period_by_pod_priority
-    if not gates.enabled("GracefulNodeShutdown"):
+    if not gates["GracefulNodeShutdown"]:
         if total > NOT_SET or critical > NOT_SET:
             yield (
                 "specifying shutdownGracePeriod or shutdownGracePeriodCriticalPods requires "
                 "feature gate GracefulNodeShutdown"
             )
-        return
-    if critical > total:
+    elif critical > total:
         yield (
             f"shutdownGracePeriodCriticalPods {format_duration(critical)} must be <= "
             f"shutdownGracePeriod {format_duration(total)}"
@@ -291,7 +292,13 @@ def _shutdown(configuration: KubeletConfiguration, gates: FeatureGates) -> Probl
     for name, period in periods.items():
         if period < NOT_SET or NOT_SET < period < SECOND:
             yield f"{name} {format_duration(period)} must be either zero or otherwise >= 1 sec"
-    if by_priority and not gates.enabled("GracefulNodeShutdownBasedOnPodPriority"):
+    for each in by_priority:
+        if each.shutdown_grace_period_seconds < 0:
+            yield (
+                "shutdownGracePeriodByPodPriority: shutdownGracePeriodSeconds "
+                f"{each.shutdown_grace_period_seconds} of priority {each.priority} must be >= 0"
+            )
+    if by_priority and not gates["GracefulNodeShutdownBasedOnPodPriority"]:
         yield (
             "Specifying shutdownGracePeriodByPodPriority requires feature gate "
             "GracefulNodeShutdownBasedOnPodPriority"
@@ -318,15 +325,9 @@ def _server(configuration: KubeletConfiguration, gates: FeatureGates) -> Problem
     )
     for name in unknown_ciphers(configuration.tls_cipher_suites):
         yield f'tlsCipherSuites (--tls-cipher-suites) "{name}" is no suite that can be used'
-    if configuration.server_tls_bootstrap and not gates.enabled("RotateKubeletServerCertificate"):
+    if configuration.server_tls_bootstrap and not gates["RotateKubeletServerCertificate"]:
         yield "serverTLSBootstrap true requires feature gate RotateKubeletServerCertificate"
-    elif configuration.server_tls_bootstrap and configuration.enable_server:
-        yield (
-            "serverTLSBootstrap (--rotate-server-certificates) true is not there yet: the server "
-            "cannot ask the cluster for its certificate; set it to false, and tlsCertFile and "
-            "tlsPrivateKeyFile where others are to verify it"
-        )
-    if configuration.enable_system_log_query and not gates.enabled("NodeLogQuery"):
+    if configuration.enable_system_log_query and not gates["NodeLogQuery"]:
         yield "NodeLogQuery feature gate is required for enableSystemLogQuery"
     if configuration.enable_system_log_query and not configuration.enable_system_log_handler:
         yield "enableSystemLogHandler is required for enableSystemLogQuery"
@@ -391,7 +392,7 @@ def _logging(configuration: KubeletConfiguration, gates: FeatureGates) -> Proble
             yield f"{path}: Required value: File pattern must not be empty"
         if set(item.file_pattern) & set("=,"):
             yield f"{path}: Invalid value: File pattern must not contain equal sign or comma"
-    if gates.enabled("LoggingAlphaOptions"):
+    if gates["LoggingAlphaOptions"]:
         return
     for name, routing in (("text", logging.options.text), ("json", logging.options.json)):
         path = f"logging.options.{name}"
@@ -445,6 +446,8 @@ RULES: tuple[Rule, ...] = (
     _images,
     _node_allocatable,
     validate_qos_reserve,
+    validate_cpu_manager,
+    validate_topology_manager,
     _amounts,
     _durations,
     _server,

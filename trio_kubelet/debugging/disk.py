@@ -101,7 +101,7 @@ def pods_on_disk(
 
     `empty_dirs` are the names of the emptyDir volumes of pods, by UID.
     """
-    layers = {pod.uid: _layers(pod) for pod in stats}
+    layers = {pod.uid: pod.layers.used for pod in stats if pod.layers is not None}
     rows: list[tuple[int, Fields]] = []
     for pod in observed:
         logs = volumes = None
@@ -121,11 +121,6 @@ def pods_on_disk(
         }
         rows.append((sum(each or 0 for each in (logs, layer, volumes)), row))
     return [row for _, row in sorted(rows, key=lambda each: -each[0])]
-
-
-def _layers(pod: PodStats) -> int | None:
-    used = [c.root.used for c in pod.containers if c.root is not None and c.root.used is not None]
-    return sum(used) if used else None
 
 
 def _image(usage: ImageUsage) -> Fields:

@@ -10,25 +10,26 @@ from enum import StrEnum
 
 from attrs import evolve, frozen
 
-from trio_kubelet.config.eviction import Signal
+from trio_kubelet.config.eviction import SIGNALS, Disk, Signal
 from trio_kubelet.eviction.limits import exceeded_limit
 from trio_kubelet.eviction.messages import Starvation, eviction_annotations, eviction_message
 from trio_kubelet.eviction.observations import amount_text
-from trio_kubelet.eviction.pressure import PressureHistory
-from trio_kubelet.eviction.ranking import RESOURCE_OF, Candidate, ranked
+from trio_kubelet.eviction.pressure import Assessment
+from trio_kubelet.eviction.ranking import Candidate, ranked
 from trio_kubelet.eviction.thresholds import DiskLayout, Threshold
-from trio_kubelet.k8s import Pod, Quantity
+from trio_kubelet.k8s import NodeConditionType, Pod, Quantity
 from trio_kubelet.pod_source import is_critical
 
 IMMEDIATE_GRACE_SECONDS = 1
 """The grace of a pod that is evicted for a hard threshold, or for a limit of its own."""
 
-_MEMORY = (Signal.MEMORY, Signal.ALLOCATABLE_MEMORY)
-_IMAGES = (Signal.IMAGE_DISK, Signal.IMAGE_INODES)
-_DISKS = (
-    *_IMAGES,
-    *(Signal.NODE_DISK, Signal.NODE_INODES, Signal.CONTAINER_DISK, Signal.CONTAINER_INODES),
+_MOST_URGENT_FIRST = (
+    NodeConditionType.MEMORY_PRESSURE,
+    NodeConditionType.PID_PRESSURE,
+    NodeConditionType.DISK_PRESSURE,
 )
+"""Memory runs out fastest, and the kernel kills where the agent does not; without process ids
+nothing can be started that clears a disk."""
 
 
 class Reclaim(StrEnum):
@@ -39,17 +40,16 @@ class Reclaim(StrEnum):
 
 
 _BOTH = (Reclaim.DEAD_CONTAINERS, Reclaim.UNUSED_IMAGES)
-RECLAIMS: Mapping[DiskLayout, Mapping[Signal, tuple[Reclaim, ...]]] = {
-    DiskLayout.SHARED: dict.fromkeys(_DISKS, _BOTH),
-    DiskLayout.IMAGES_APART: dict.fromkeys(
-        (*_IMAGES, Signal.CONTAINER_DISK, Signal.CONTAINER_INODES), _BOTH
-    ),
+RECLAIMS: Mapping[DiskLayout, Mapping[Disk, tuple[Reclaim, ...]]] = {
+    DiskLayout.SHARED: dict.fromkeys(Disk, _BOTH),
+    DiskLayout.IMAGES_APART: dict.fromkeys((Disk.IMAGES, Disk.CONTAINERS), _BOTH),
     DiskLayout.SPLIT: {
-        **dict.fromkeys(_DISKS, (Reclaim.DEAD_CONTAINERS,)),
-        **dict.fromkeys(_IMAGES, (Reclaim.UNUSED_IMAGES,)),
+        Disk.NODE: (Reclaim.DEAD_CONTAINERS,),
+        Disk.IMAGES: (Reclaim.UNUSED_IMAGES,),
+        Disk.CONTAINERS: (Reclaim.DEAD_CONTAINERS,),
     },
 }
-"""The things on the disk of each signal, by where images and containers are."""
+"""The things on each disk that can go, by where images and containers are."""
 
 
 @frozen(kw_only=True)
@@ -57,11 +57,14 @@ class Progress:
     """The memory of the steps that were taken. Times are trio's clock.
 
     An observation from before `settled_at` says nothing of what the last step gave back.
-    `reclaimed` is the signal for which node-level things have gone since a pod went last;
-    `is_reclaiming`: some are going, and meanwhile memory and process ids alone count.
+    One of disks must be from after `disks_settled_at`, too: pods that were over their own limits
+    have given theirs back by then. `reclaimed` is the signal for which node-level things have gone
+    since a pod went last; `is_reclaiming`: some are going, and meanwhile memory and process ids
+    alone count.
     """
 
     settled_at: float = float("-inf")
+    disks_settled_at: float = float("-inf")
     reclaimed: Signal | None = None
     is_reclaiming: bool = False
 
@@ -72,7 +75,7 @@ class Progress:
     def after_reclaim(self, signal: Signal, at: float) -> "Progress":
         """Node-level things have gone."""
         settled_at = max(self.settled_at, at)
-        return Progress(settled_at=settled_at, reclaimed=signal)
+        return evolve(self, settled_at=settled_at, reclaimed=signal, is_reclaiming=False)
 
     def while_ending(self) -> "Progress":
         """A pod ends: no observation counts until it has."""
@@ -81,6 +84,25 @@ class Progress:
     def after_end(self, at: float) -> "Progress":
         """A pod has ended, and what it had on the disk is gone."""
         return evolve(self, settled_at=at, reclaimed=None)
+
+    def while_ending_for_own_limits(self) -> "Progress":
+        """Pods end that were over their own limits: no observation of a disk counts until then."""
+        return evolve(self, disks_settled_at=float("inf"))
+
+    def after_ends_for_own_limits(self, at: float) -> "Progress":
+        """They have ended."""
+        return evolve(self, disks_settled_at=at)
+
+    @property
+    def is_ending_for_own_limits(self) -> bool:
+        """True while pods end that were over their own limits."""
+        return self.disks_settled_at == float("inf")
+
+    def counts(self, signal: Signal, observed_at: float) -> bool:
+        """True if an observation shows what the steps so far have given back."""
+        if SIGNALS[signal].disk and (self.is_reclaiming or observed_at < self.disks_settled_at):
+            return False
+        return observed_at >= self.settled_at
 
     def without_victim(self) -> "Progress":
         """There was none to evict: the next round begins with node-level things again."""
@@ -132,17 +154,18 @@ NOTHING = EvictionStep()
 
 
 def decide(
-    history: PressureHistory,
+    assessment: Assessment,
     progress: Progress,
     grace: GracePolicy,
     candidates: Collection[Candidate] | None = None,
 ) -> EvictionStep:
     """The next step. `candidates` are the pods that could go; None if nobody has measured them."""
-    starved = starvation(history, progress)
+    starved = starvation(assessment, progress)
     if starved is None:
         return NOTHING
-    signal, layout = starved.threshold.signal, history.observed.layout
-    reclaim = RECLAIMS[layout].get(signal, ())
+    signal, layout = starved.threshold.signal, assessment.observed.layout
+    disk = SIGNALS[signal].disk
+    reclaim = RECLAIMS[layout].get(disk, ()) if disk is not None else ()
     if reclaim and progress.reclaimed is not signal:
         return EvictionStep(starved=starved, reclaim=reclaim)
     if candidates is None:
@@ -163,28 +186,25 @@ def decide(
     return EvictionStep(starved=starved, victim=victim)
 
 
-def starvation(history: PressureHistory, progress: Progress) -> Starvation | None:
-    """The threshold that is acted on first; None if none is, or nothing newer is known.
-
-    Memory comes first: it runs out fastest, and the kernel kills where the agent does not.
-    """
-    observed = history.observed
-    met = [each for each in history.met if not (progress.is_reclaiming and each.signal in _DISKS)]
-    if not met or observed.at < progress.settled_at:
+def starvation(assessment: Assessment, progress: Progress) -> Starvation | None:
+    """The threshold that is acted on first; None if none is, or nothing newer is known."""
+    observed = assessment.observed
+    met = [each for each in assessment.met if progress.counts(each.signal, observed.at)]
+    if not met:
         return None
-    threshold = min(met, key=lambda each: each.signal not in _MEMORY)
+    threshold = min(met, key=lambda each: _MOST_URGENT_FIRST.index(SIGNALS[each.signal].condition))
     amounts = observed.signals[threshold.signal]
     return Starvation(
         threshold=threshold,
-        resource=RESOURCE_OF[threshold.signal],
+        resource=SIGNALS[threshold.signal].resource,
         quantity=threshold.value.of(Quantity(amounts.capacity)).canonical,
         available=amount_text(threshold.signal, amounts.available),
     )
 
 
-def is_short_of_memory(history: PressureHistory) -> bool:
-    """True if a threshold for memory is to be acted on: nothing that takes long comes before."""
-    return any(each.signal in _MEMORY for each in history.met)
+def is_urgent(assessment: Assessment) -> bool:
+    """True if memory or process ids run out: nothing that takes as long as disks comes before."""
+    return any(SIGNALS[each.signal].disk is None for each in assessment.met)
 
 
 def over_own_limits(candidates: Iterable[Candidate], layout: DiskLayout) -> tuple[Victim, ...]:

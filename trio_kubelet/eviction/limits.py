@@ -7,7 +7,8 @@ logs count. Quota of the kernel are not used, so a limit is broken until somebod
 
 from attrs import frozen
 
-from trio_kubelet.eviction.ranking import STORAGE, Candidate
+from trio_kubelet.config.eviction import Resource
+from trio_kubelet.eviction.ranking import Candidate
 from trio_kubelet.eviction.thresholds import DiskLayout
 from trio_kubelet.k8s import Pod, Quantity
 from trio_kubelet.resources import pod_limits
@@ -31,7 +32,7 @@ class ExceededLimit:
 
 def has_own_limits(pod: Pod) -> bool:
     """True if the pod has to be measured, for it sets itself a limit."""
-    return STORAGE in pod_limits(pod) or any(
+    return Resource.STORAGE in pod_limits(pod) or any(
         volume.empty_dir is not None and (volume.empty_dir.size_limit or _NONE) > _NONE
         for volume in pod.spec.volumes
     )
@@ -61,7 +62,7 @@ def _volume_limit(pod: Pod, stats: PodStats) -> ExceededLimit | None:
 
 
 def _pod_limit(pod: Pod, stats: PodStats) -> ExceededLimit | None:
-    limit = pod_limits(pod).get(STORAGE)
+    limit = pod_limits(pod).get(Resource.STORAGE)
     whole = stats.ephemeral_storage
     if limit is None or whole is None or Quantity(whole.used or 0) <= limit:
         return None
@@ -74,9 +75,9 @@ def _pod_limit(pod: Pod, stats: PodStats) -> ExceededLimit | None:
 
 def _container_limit(pod: Pod, stats: PodStats, layout: DiskLayout) -> ExceededLimit | None:
     limits = {
-        each.name: each.resources.limits[STORAGE]
+        each.name: each.resources.limits[Resource.STORAGE]
         for each in pod.spec.containers
-        if each.resources is not None and each.resources.limits.get(STORAGE)
+        if each.resources is not None and each.resources.limits.get(Resource.STORAGE)
     }
     for each in stats.containers:
         limit = limits.get(each.name)

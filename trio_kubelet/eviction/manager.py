@@ -4,8 +4,9 @@ The decision to evict a pod is on the disk before the pod is ended, so that an a
 killed in between finishes what it began. A pod counts as gone when its task has ended: nothing of
 it runs, its volumes, layers and logs are removed. Then the node is observed at once, and only
 that observation can lead to the next step. A pod that takes too long to go is not waited for
-any longer: the node may need the next one. Pods that break their own limits go beside that, and
-nobody waits for them.
+any longer, nor what it leaves where memory runs out: the node may need the next one. Pods that
+break their own limits go beside that; while they end, no decision is made by the disks that they
+give back.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ import trio
 from attrs import define, field, frozen
 
 from state_machines.pod_ending import Ending
-from trio_kubelet.config.eviction import Signal
+from trio_kubelet.config.eviction import SIGNALS, Signal
 from trio_kubelet.eviction.decision import (
     EvictionStep,
     GracePolicy,
@@ -24,13 +25,13 @@ from trio_kubelet.eviction.decision import (
     Reclaim,
     Victim,
     decide,
-    is_short_of_memory,
+    is_urgent,
     over_own_limits,
 )
 from trio_kubelet.eviction.limits import has_own_limits
-from trio_kubelet.eviction.messages import EVICTED, THRESHOLD_MET, Starvation
-from trio_kubelet.eviction.pressure import PressureHistory
-from trio_kubelet.eviction.ranking import Candidate
+from trio_kubelet.eviction.messages import THRESHOLD_MET
+from trio_kubelet.eviction.pressure import Assessment
+from trio_kubelet.eviction.ranking import Candidate, counts_layers
 from trio_kubelet.eviction.records import EvictionRecord, EvictionRecords, record_of
 from trio_kubelet.eviction.watch import PressureWatch
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
@@ -42,11 +43,21 @@ from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("eviction")
 
-PODS_DEADLINE_SECONDS = 20.0
-"""The time that a round waits for the figures of pods, some of which the runtime has to tell."""
+PODS_DEADLINE_SECONDS = 30.0
+"""The time that a round waits for the figures of pods: 12 s for layers, 15 s for files beside."""
 
 LATE_SECONDS = 30.0
 """The time beyond its grace after which a pod is not waited for any longer."""
+
+REMOVAL_SECONDS = 10.0
+"""The time that is left for what a pod leaves, once its containers have stopped, while memory or
+process ids run out: most of what it had was given back by then, and millions of files take long."""
+
+RESUMED_LATE_SECONDS = 10.0
+"""The same for what an earlier agent has begun, with the time until all pods are known."""
+
+RECLAIM_SECONDS = 60.0
+"""The time that node-level things of one kind have to go: a runtime that hangs holds up no pod."""
 
 LIMITS_SECONDS = 10.0
 """Between two looks at the limits that pods set themselves."""
@@ -58,13 +69,14 @@ class NodePods:
 
     `active()` gives those that hold resources, with what they were allocated; `source_version(uid)`
     a pod as its source has it, None if it has none. `all_known` is set when all sources
-    have told. `end(uid, ending)` ends a pod, `is_gone(uid)` says whether its task has ended.
+    have told. `end(uid, ending, stopped)` ends a pod, and sets the event when nothing of it runs;
+    `is_gone(uid)` says whether its task has ended.
     """
 
     active: Callable[[], Iterable[Pod]]
     source_version: Callable[[str], Pod | None]
     all_known: trio.Event
-    end: Callable[[str, Ending], None]
+    end: Callable[[str, Ending, trio.Event], None]
     is_gone: Callable[[str], bool]
 
 
@@ -114,33 +126,42 @@ class EvictionManager:
     def _resume(self) -> None:
         """Wait for the pods that an earlier agent has begun to evict, before another one goes."""
         unfinished = [each for each in self._records if each.is_open]
-        if unfinished:
-            self._progress = self._progress.while_ending()
-            self._tasks.start(partial(self._wait_for_ends, unfinished))
+        for_pressure = [each for each in unfinished if each.disruption]
+        for_own_limits = [each for each in unfinished if not each.disruption]
+        if for_pressure:
+            self._await_victims(for_pressure, RESUMED_LATE_SECONDS)
+        if for_own_limits:
+            self._await_ends_for_own_limits(for_own_limits, RESUMED_LATE_SECONDS)
 
-    async def _newest(self, *, after: float = float("-inf")) -> PressureHistory:
+    async def _newest(self, *, after: float = float("-inf")) -> Assessment:
         """The newest observation, which began after a time; the next round waits for a newer."""
-        history = await self._watch.newer_than(after)
-        self._seen_at = history.observed.at
-        return history
+        assessment = await self._watch.newer_than(after)
+        self._seen_at = assessment.observed.at
+        return assessment
 
-    async def _round(self, history: PressureHistory) -> None:
+    async def _round(self, assessment: Assessment) -> None:
         if self._pods.all_known.is_set():
             await self._records.close(self._is_over)
-        if not is_short_of_memory(history):
-            if await self._hold_to_own_limits(history):
+        if not is_urgent(assessment):
+            if await self._hold_to_own_limits(assessment):
                 return
-            history = await self._newest()  # Files of pods may have taken long to measure.
-        decision = decide(history, self._progress, self._grace)
+            assessment = await self._newest()  # Files of pods may have taken long to measure.
+        decision = decide(assessment, self._progress, self._grace)
         if decision.needs_pods and decision.starved is not None:
-            candidates = await self._candidates(history, disks=_is_of_disk(decision.starved))
+            signal = decision.starved.threshold.signal
+            candidates = await self._candidates(
+                assessment,
+                disks=SIGNALS[signal].disk is not None,
+                fresh_files=True,
+                fresh_layers=counts_layers(signal, assessment.observed.layout),
+            )
             if candidates is None:
                 return
-            history = await self._newest()
-            decision = decide(history, self._progress, self._grace, candidates)
-        await self._act(decision, history)
+            assessment = await self._newest()
+            decision = decide(assessment, self._progress, self._grace, candidates)
+        await self._act(decision, assessment)
 
-    async def _act(self, decision: EvictionStep, history: PressureHistory) -> None:
+    async def _act(self, decision: EvictionStep, assessment: Assessment) -> None:
         starved = decision.starved
         if starved is None:
             return
@@ -156,13 +177,13 @@ class EvictionManager:
             log.warning("no pod can be evicted", signal=str(signal))
             self._progress = self._progress.without_victim()
             return
-        age = (self._clock.now_ns() - history.observed.measured_ns) / 1e9
-        for each in {threshold.signal for threshold in history.met}:
+        age = (self._clock.now_ns() - assessment.observed.measured_ns) / 1e9
+        for each in {threshold.signal for threshold in assessment.met}:
             self.on_decided.call(each, age)
-        await self._evict([decision.victim])
-        self._progress = self._progress.while_ending()
-        victim = record_of(decision.victim, self._clock.now_ns())
-        self._tasks.start(partial(self._wait_for_ends, [victim]))
+        stopped = trio.Event()
+        records = await self._evict([decision.victim], stopped)
+        frees_disk = SIGNALS[signal].disk is not None
+        self._await_victims(records, LATE_SECONDS, None if frees_disk else stopped)
 
     async def _reclaim(self, signal: Signal, reclaims: Sequence[Reclaim]) -> None:
         """Let node-level things go. What fails leaves the rest to be tried."""
@@ -170,39 +191,59 @@ class EvictionManager:
             if each not in self._reclaims:
                 continue
             try:
-                await self._reclaims[each]()
+                with trio.fail_after(RECLAIM_SECONDS):
+                    await self._reclaims[each]()
             except Exception as error:
-                log.warning("reclaim failed", what=str(each), error=str(error))
+                log.warning("reclaim failed", what=str(each), error=str(error) or "timed out")
         self._progress = self._progress.after_reclaim(signal, trio.current_time())
         self._watch.look_now()
 
-    async def _hold_to_own_limits(self, history: PressureHistory) -> bool:
+    async def _hold_to_own_limits(self, assessment: Assessment) -> bool:
         """Evict the pods that are over their own limits; True if there were any."""
         now = trio.current_time()
-        if not self._own_limits or now < self._limits_due_at:
+        if (
+            not self._own_limits
+            or now < self._limits_due_at
+            or self._progress.is_ending_for_own_limits
+        ):
             return False
         self._limits_due_at = now + LIMITS_SECONDS
         if not any(has_own_limits(pod) for pod in self._pods.active()):
             return False
-        candidates = await self._candidates(history, disks=True) or ()
-        over = over_own_limits(candidates, history.observed.layout)
+        candidates = await self._candidates(assessment, disks=True) or ()
+        over = over_own_limits(candidates, assessment.observed.layout)
         if over:
-            await self._evict(over)
+            self._await_ends_for_own_limits(await self._evict(over, trio.Event()), LATE_SECONDS)
         return bool(over)
 
     async def _candidates(
-        self, history: PressureHistory, *, disks: bool
+        self,
+        assessment: Assessment,
+        *,
+        disks: bool,
+        fresh_files: bool = False,
+        fresh_layers: bool = False,
     ) -> tuple[Candidate, ...] | None:
-        """The pods that may be evicted, measured now; None if that took too long.
+        """The pods that may be evicted, measured now; None if that took too long or has failed.
 
+        A pod that goes because the figures of others lack could be one that keeps to its request.
         Disks take long where the runtime is busy: nobody looks at them while memory runs out.
         """
         with trio.move_on_after(PODS_DEADLINE_SECONDS) as scope:
             async with trio.open_nursery() as nursery:
                 if disks:
-                    nursery.start_soon(self._cancel_when_short_of_memory, history, scope)
-                stats = await self._stats.usage_since(trio.current_time(), disks=disks)
+                    nursery.start_soon(self._cancel_when_urgent, assessment, scope)
+                stats = await self._stats.usage_since(
+                    trio.current_time(),
+                    disks=disks,
+                    fresh_files=fresh_files,
+                    fresh_layers=fresh_layers,
+                )
                 nursery.cancel_scope.cancel()
+            has_figures = any(each.usage.memory is not None for each in stats.pods)
+            if stats.problems and (fresh_layers or not has_figures):
+                log.warning("measurement of pods incomplete", problems=dict(stats.problems))
+                return None
             by_uid = {each.uid: each for each in stats.pods}
             leaving = self._records.open_uids()
             return tuple(
@@ -213,46 +254,83 @@ class EvictionManager:
         log.warning("measurement of pods given up")
         return None
 
-    async def _cancel_when_short_of_memory(
-        self, history: PressureHistory, scope: trio.CancelScope
-    ) -> None:
-        while not is_short_of_memory(history):
-            history = await self._watch.newer_than(history.observed.at)
+    async def _cancel_when_urgent(self, assessment: Assessment, scope: trio.CancelScope) -> None:
+        while not is_urgent(assessment):
+            assessment = await self._watch.newer_than(assessment.observed.at)
         scope.cancel()
 
-    async def _evict(self, victims: Sequence[Victim]) -> None:
-        """Record the decision, then end the pods."""
+    async def _evict(
+        self, victims: Sequence[Victim], stopped: trio.Event
+    ) -> Sequence[EvictionRecord]:
+        """Record the decision, then end the pods; returns the records.
+
+        `stopped` is set when nothing of one of them runs any more.
+        """
         now_ns = self._clock.now_ns()
         records = [record_of(victim, now_ns) for victim in victims]
         await self._records.add(records)
         for victim, record in zip(victims, records, strict=True):
             log.warning("evicting pod", pod=victim.pod.metadata.key, cause=victim.cause)
-            self._recorder.pod(
-                victim.pod,
-                EventType.WARNING,
-                EVICTED,
-                victim.message,
-                annotations=victim.annotations,
-            )
-            self._pods.end(record.uid, record.ending)
+            record.tell(self._recorder, victim.pod)
+            self._pods.end(record.uid, record.ending, stopped)
             self.on_evicted.call(victim.cause)
+        return records
 
-    async def _wait_for_ends(self, records: Sequence[EvictionRecord]) -> None:
-        """Wait until the pods have gone; then the node is observed, and another may have to go."""
-        with trio.move_on_after(LATE_SECONDS):
-            await self._pods.all_known.wait()
-        longest = max(each.grace_seconds for each in records) + LATE_SECONDS
+    def _await_victims(
+        self,
+        records: Sequence[EvictionRecord],
+        late_seconds: float,
+        stopped: trio.Event | None = None,
+    ) -> None:
+        """Until these have gone, no other pod goes for pressure.
+
+        With `stopped` what they leave is not waited for longer than REMOVAL_SECONDS.
+        """
+
+        async def wait() -> None:
+            async with trio.open_nursery() as nursery:
+                if stopped is not None:
+                    nursery.start_soon(_cancel_after_removal, stopped, nursery.cancel_scope)
+                await self._wait_until_gone(records, late_seconds)
+                nursery.cancel_scope.cancel()
+            self._progress = self._progress.after_end(trio.current_time())
+            self._watch.look_now()
+
+        self._progress = self._progress.while_ending()
+        self._tasks.start(wait)
+
+    def _await_ends_for_own_limits(
+        self, records: Sequence[EvictionRecord], late_seconds: float
+    ) -> None:
+        """Until these have gone, no other pod goes for a disk."""
+
+        async def wait() -> None:
+            await self._wait_until_gone(records, late_seconds)
+            now = trio.current_time()
+            self._progress = self._progress.after_ends_for_own_limits(now)
+            self._watch.look_now()
+
+        self._progress = self._progress.while_ending_for_own_limits()
+        self._tasks.start(wait)
+
+    async def _wait_until_gone(
+        self, records: Sequence[EvictionRecord], late_seconds: float
+    ) -> None:
+        """Wait until the pods have gone, but not longer than their grace and `late_seconds`."""
+        longest = max(each.grace_seconds for each in records) + late_seconds
         latest = trio.current_time() + longest
+        with trio.move_on_at(latest):
+            await self._pods.all_known.wait()
         for each in records:
             gone = self._gone[each.uid] = trio.Event()
-            with trio.move_on_at(latest) as scope:
-                if not self._pods.is_gone(each.uid):
-                    await gone.wait()
-            self._gone.pop(each.uid, None)
+            try:
+                with trio.move_on_at(latest) as scope:
+                    if not self._pods.is_gone(each.uid):
+                        await gone.wait()
+            finally:
+                self._gone.pop(each.uid, None)
             if scope.cancelled_caught:
                 log.warning("evicted pod is still there", pod=f"{each.namespace}/{each.name}")
-        self._progress = self._progress.after_end(trio.current_time())
-        self._watch.look_now()
 
     def _is_over(self, uid: str) -> bool:
         """True if nobody has to be told any more that the pod was evicted."""
@@ -260,5 +338,7 @@ class EvictionManager:
         return pod is None or pod.status.phase in TERMINAL_PHASES
 
 
-def _is_of_disk(starved: Starvation) -> bool:
-    return starved.resource in ("ephemeral-storage", "inodes")
+async def _cancel_after_removal(stopped: trio.Event, scope: trio.CancelScope) -> None:
+    await stopped.wait()
+    await trio.sleep(REMOVAL_SECONDS)
+    scope.cancel()

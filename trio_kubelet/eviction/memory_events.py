@@ -18,7 +18,7 @@ import trio
 from attrs import define, field
 
 from trio_kubelet.config.eviction import Signal
-from trio_kubelet.eviction.pressure import PressureHistory, wanted_amount
+from trio_kubelet.eviction.pressure import Assessment, wanted_amount
 from trio_kubelet.eviction.thresholds import Threshold
 from trio_kubelet.resources import CgroupTree
 
@@ -67,17 +67,17 @@ class MemoryEvents:
                 os.close(each)
             self._epoll.close()
 
-    def observed(self, history: PressureHistory) -> None:
+    def observed(self, assessment: Assessment) -> None:
         """Set the kernel's thresholds of cgroup v1 by what was observed last."""
         if self._tree.version == 1 and not self._epoll.closed:
             for each in self._armed:
                 os.close(each)  # which ends its registration, and its place in the epoll
-            self._armed = [*self._arm(history)]
+            self._armed = [*self._arm(assessment)]
 
-    def _arm(self, history: PressureHistory) -> Iterator[int]:
+    def _arm(self, assessment: Assessment) -> Iterator[int]:
         for threshold in self._thresholds:
-            amounts = history.observed.signals.get(threshold.signal)
-            if amounts is None or threshold in history.crossed:
+            amounts = assessment.observed.signals.get(threshold.signal)
+            if amounts is None or threshold in assessment.crossed_since:
                 continue
             free = amounts.available - wanted_amount(threshold, amounts.capacity)
             for path in self._cgroups.get(threshold.signal, ()):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from attrs import frozen
 
+from trio_kubelet.config.eviction import Resource
 from trio_kubelet.eviction.ranking import Candidate
 from trio_kubelet.eviction.thresholds import Threshold
 from trio_kubelet.k8s import Quantity
@@ -27,7 +28,7 @@ class Starvation:
     """A threshold that is acted on: of what there is too little, and the amounts as texts."""
 
     threshold: Threshold
-    resource: str
+    resource: Resource
     quantity: str
     available: str
 
@@ -69,11 +70,11 @@ def eviction_annotations(starved: Starvation, victim: Candidate) -> Mapping[str,
     return {
         OFFENDING_CONTAINERS: ",".join(each.name for each in offenders),
         OFFENDING_CONTAINERS_USAGE: ",".join(each.usage for each in offenders),
-        STARVED_RESOURCE: starved.resource,
+        STARVED_RESOURCE: str(starved.resource),
     }
 
 
-def _offenders(resource: str, victim: Candidate) -> Iterator[_Offender]:
+def _offenders(resource: Resource, victim: Candidate) -> Iterator[_Offender]:
     spec = victim.pod.spec
     known = {each.name: each for each in (*spec.containers, *spec.init_containers)}
     for stats in victim.stats.containers if victim.stats is not None else ():
@@ -88,13 +89,13 @@ def _offenders(resource: str, victim: Candidate) -> Iterator[_Offender]:
             yield _Offender(name=container.name, usage=usage.canonical, request=request.canonical)
 
 
-def _used(resource: str, stats: ContainerStats) -> int | None:
+def _used(resource: Resource, stats: ContainerStats) -> int | None:
     """The bytes that a container uses; None where they are not known, or are not what is short."""
     match resource:
-        case "memory":
+        case Resource.MEMORY:
             memory = stats.usage.memory
             return memory.working_set if memory is not None else None
-        case "ephemeral-storage":
+        case Resource.STORAGE:
             parts = [each.used if each is not None else None for each in (stats.root, stats.logs)]
             known = [each for each in parts if each is not None]
             return sum(known) if len(known) == len(parts) else None

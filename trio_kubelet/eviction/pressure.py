@@ -17,25 +17,14 @@ from state_machines.pressure import (
     PressureState,
     is_shown,
 )
-from trio_kubelet.config.eviction import Signal
+from trio_kubelet.config.eviction import SIGNALS
 from trio_kubelet.eviction.observations import Observations, Observed
 from trio_kubelet.eviction.thresholds import Threshold, with_container_disk
 from trio_kubelet.k8s import NodeConditionType, Quantity
 
 PressureRow = Row[PressureState, PressureEvent, PressureEvidence]
 
-CONDITION_OF: Mapping[Signal, NodeConditionType] = {
-    Signal.MEMORY: NodeConditionType.MEMORY_PRESSURE,
-    Signal.ALLOCATABLE_MEMORY: NodeConditionType.MEMORY_PRESSURE,
-    Signal.NODE_DISK: NodeConditionType.DISK_PRESSURE,
-    Signal.NODE_INODES: NodeConditionType.DISK_PRESSURE,
-    Signal.IMAGE_DISK: NodeConditionType.DISK_PRESSURE,
-    Signal.IMAGE_INODES: NodeConditionType.DISK_PRESSURE,
-    Signal.CONTAINER_DISK: NodeConditionType.DISK_PRESSURE,
-    Signal.CONTAINER_INODES: NodeConditionType.DISK_PRESSURE,
-    Signal.PIDS: NodeConditionType.PID_PRESSURE,
-}
-KINDS = tuple(dict.fromkeys(CONDITION_OF.values()))
+KINDS = tuple(dict.fromkeys(row.condition for row in SIGNALS.values()))
 
 
 @frozen(kw_only=True)
@@ -48,21 +37,21 @@ class Pressures:
 
 
 @frozen(kw_only=True)
-class PressureHistory:
-    """The knowledge after an observation. Times are trio's clock.
+class Assessment:
+    """The state of thresholds and pressures after an observation. Times are trio's clock.
 
-    `crossed` are the thresholds that are, and since when; `met` those of them that are to be acted
-    on, for their grace period is over. `crossed_at` is when each was found crossed last. `steps`
-    are the rows that this observation has taken.
+    `crossed_since` has the thresholds that are crossed; `met` are those of them that are to be
+    acted on, for their grace period is over. `last_crossed_at` has each that ever was. `steps` are
+    the rows that this observation has taken.
     """
 
     observed: Observations = field(factory=lambda: Observations(at=float("-inf")))
-    crossed: Mapping[Threshold, float] = field(factory=dict)
+    crossed_since: Mapping[Threshold, float] = field(factory=dict)
     met: tuple[Threshold, ...] = ()
     states: Mapping[NodeConditionType, PressureState] = field(
         factory=lambda: dict.fromkeys(KINDS, PressureState.RELIEVED)
     )
-    crossed_at: Mapping[Threshold, float] = field(factory=dict)
+    last_crossed_at: Mapping[Threshold, float] = field(factory=dict)
     steps: Mapping[NodeConditionType, PressureRow] = field(factory=dict)
 
     @property
@@ -75,18 +64,18 @@ class PressureHistory:
         )
 
 
-def next_history(
-    before: PressureHistory,
+def assess(
+    before: Assessment,
     thresholds: Iterable[Threshold],
     observed: Observations,
     transition_seconds: float,
-) -> PressureHistory:
-    """The knowledge after one more observation.
+) -> Assessment:
+    """The assessment after one more observation.
 
     A threshold whose signal could not be measured counts as kept, as in the Go kubelet.
     """
-    crossed = {
-        threshold: before.crossed.get(threshold, observed.at)
+    crossed_since = {
+        threshold: before.crossed_since.get(threshold, observed.at)
         for threshold in with_container_disk(thresholds, observed.layout)
         if threshold.signal in observed.signals
         and is_crossed(
@@ -95,30 +84,35 @@ def next_history(
             was_met=threshold in before.met,
         )
     }
-    pressed = {CONDITION_OF[threshold.signal] for threshold in crossed}
-    crossed_at = {**before.crossed_at, **dict.fromkeys(crossed, observed.at)}
+    pressed = {SIGNALS[threshold.signal].condition for threshold in crossed_since}
+    last_crossed_at = {**before.last_crossed_at, **dict.fromkeys(crossed_since, observed.at)}
     steps = {
         kind: PRESSURE.row(
             state,
             PressureEvent.CROSSED if kind in pressed else PressureEvent.KEPT,
             PressureEvidence(
-                kept_seconds=observed.at - _last_crossed_at(kind, crossed_at, observed.at),
+                kept_seconds=_kept_seconds(kind, last_crossed_at, observed.at),
                 transition_seconds=transition_seconds,
             ),
         )
         for kind, state in before.states.items()
     }
-    return PressureHistory(
+    return Assessment(
         observed=observed,
-        crossed=crossed,
-        met=tuple(
-            threshold
-            for threshold, since in crossed.items()
-            if observed.at - since >= threshold.grace_seconds
-        ),
+        crossed_since=crossed_since,
+        met=met_thresholds(crossed_since, observed.at),
         states={kind: row.target for kind, row in steps.items()},
-        crossed_at=crossed_at,
+        last_crossed_at=last_crossed_at,
         steps=steps,
+    )
+
+
+def met_thresholds(crossed_since: Mapping[Threshold, float], now: float) -> tuple[Threshold, ...]:
+    """The crossed thresholds whose grace period is over."""
+    return tuple(
+        threshold
+        for threshold, since in crossed_since.items()
+        if now - since >= threshold.grace_seconds
     )
 
 
@@ -135,9 +129,9 @@ def wanted_amount(threshold: Threshold, capacity: int, *, reclaims: bool = False
     return wanted
 
 
-def _last_crossed_at(
-    kind: NodeConditionType, crossed_at: Mapping[Threshold, float], now: float
+def _kept_seconds(
+    kind: NodeConditionType, last_crossed_at: Mapping[Threshold, float], now: float
 ) -> float:
-    """The last time that a threshold for a pressure was found crossed; now, if none ever was."""
-    times = (at for each, at in crossed_at.items() if CONDITION_OF[each.signal] is kind)
-    return max(times, default=now)
+    """The time since a threshold for a pressure was found crossed last; 0 if none ever was."""
+    times = (at for each, at in last_crossed_at.items() if SIGNALS[each.signal].condition is kind)
+    return now - max(times, default=now)

@@ -2,38 +2,35 @@
 
 For memory and disks, first those who use more than they asked for, among these the lowest
 priority, among these the one that is furthest above its request. For process ids the priority
-counts first: nobody can ask for them. A pod of which no figures are known comes last, because
-nothing is known to be gained by its end.
+counts first: nobody can ask for them. A pod with more files than can be counted is further above
+its request than any whose files were counted: others would go for what it hides. One of which no
+figures are known comes last, because nothing is known to be gained by its end.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from attrs import frozen
 
-from trio_kubelet.config.eviction import Signal
+from trio_kubelet.config.eviction import SIGNALS, Disk, Resource, Signal
 from trio_kubelet.eviction.thresholds import DiskLayout
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_critical
 from trio_kubelet.resources import pod_requests
 from trio_kubelet.stats.values import PodStats
 
-MEMORY, STORAGE, INODES, PIDS = "memory", "ephemeral-storage", "inodes", "pids"
-
-RESOURCE_OF: Mapping[Signal, str] = {
-    Signal.MEMORY: MEMORY,
-    Signal.ALLOCATABLE_MEMORY: MEMORY,
-    Signal.NODE_DISK: STORAGE,
-    Signal.NODE_INODES: INODES,
-    Signal.IMAGE_DISK: STORAGE,
-    Signal.IMAGE_INODES: INODES,
-    Signal.CONTAINER_DISK: STORAGE,
-    Signal.CONTAINER_INODES: INODES,
-    Signal.PIDS: PIDS,
+_DISKS_OF_LAYERS: Mapping[DiskLayout, Collection[Disk]] = {
+    DiskLayout.SHARED: tuple(Disk),
+    DiskLayout.IMAGES_APART: (Disk.IMAGES, Disk.CONTAINERS),
+    DiskLayout.SPLIT: (Disk.NODE, Disk.CONTAINERS),
 }
-"""The resource that a signal measures, as events and messages name it."""
+"""The disks that have writable layers."""
 
-_IMAGES = frozenset({Signal.IMAGE_DISK, Signal.IMAGE_INODES})
-_CONTAINERS = frozenset({Signal.CONTAINER_DISK, Signal.CONTAINER_INODES})
+_DISKS_OF_FILES: Mapping[DiskLayout, Collection[Disk]] = {
+    DiskLayout.SHARED: tuple(Disk),
+    DiskLayout.IMAGES_APART: (Disk.NODE,),
+    DiskLayout.SPLIT: (Disk.NODE, Disk.CONTAINERS),
+}
+"""The disks that have the files of volumes and logs, which are counted one by one."""
 
 
 @frozen(kw_only=True)
@@ -46,10 +43,14 @@ class Candidate:
 
 @frozen(kw_only=True)
 class Claim:
-    """The use of a signal's resource by a pod, and its request for it."""
+    """The use of a signal's resource by a pod, and its request for it.
+
+    `is_counted` is False if at least so much is used.
+    """
 
     used: int
     requested: int
+    is_counted: bool = True
 
     @property
     def excess(self) -> int:
@@ -68,28 +69,39 @@ def ranked(
     return tuple(sorted(may_go, key=_rank_by(signal, layout)))
 
 
+def counts_layers(signal: Signal, layout: DiskLayout) -> bool:
+    """True if writable layers are on the disk that a signal measures."""
+    disk = SIGNALS[signal].disk
+    return disk is not None and disk in _DISKS_OF_LAYERS[layout]
+
+
 def claim(signal: Signal, candidate: Candidate, layout: DiskLayout) -> Claim | None:
     """The pod's use and request of what the signal measures; None if it is not known."""
     stats = candidate.stats
-    used = _used(signal, stats, layout) if stats is not None else None
-    if used is None:
+    if stats is None or (used := _used(signal, stats, layout)) is None:
         return None
-    asked = pod_requests(candidate.pod).get(RESOURCE_OF[signal])
-    return Claim(used=used, requested=asked.value if asked is not None else 0)
+    row = SIGNALS[signal]
+    asked = pod_requests(candidate.pod).get(row.resource)
+    return Claim(
+        used=used,
+        requested=asked.value if asked is not None else 0,
+        is_counted=stats.is_counted or row.disk not in _DISKS_OF_FILES[layout],
+    )
 
 
 def _rank_by(
     signal: Signal, layout: DiskLayout
-) -> Callable[[Candidate], tuple[bool, bool, int, int, str]]:
-    by_request = RESOURCE_OF[signal] != PIDS
+) -> Callable[[Candidate], tuple[bool, bool, int, bool, int, str]]:
+    priority_first = SIGNALS[signal].priority_first
 
-    def rank(candidate: Candidate) -> tuple[bool, bool, int, int, str]:
+    def rank(candidate: Candidate) -> tuple[bool, bool, int, bool, int, str]:
         found = claim(signal, candidate, layout)
         excess = found.excess if found is not None else 0
         return (
             found is None,
-            by_request and excess <= 0,
+            excess <= 0 and not priority_first,
             candidate.pod.spec.priority or 0,
+            found is None or found.is_counted,
             -excess,
             candidate.pod.metadata.uid,
         )
@@ -98,17 +110,16 @@ def _rank_by(
 
 
 def _used(signal: Signal, stats: PodStats, layout: DiskLayout) -> int | None:
-    match RESOURCE_OF[signal]:
-        case "memory":
-            return stats.usage.memory.working_set if stats.usage.memory is not None else None
-        case "pids":
-            return stats.usage.tasks
-    return _disk_used(signal, stats, layout)
+    row = SIGNALS[signal]
+    if row.disk is not None:
+        return _disk_used(row.disk, stats, layout, in_bytes=row.resource.in_bytes)
+    if row.resource is Resource.PIDS:
+        return stats.usage.tasks
+    return stats.usage.memory.working_set if stats.usage.memory is not None else None
 
 
-def _disk_used(signal: Signal, stats: PodStats, layout: DiskLayout) -> int | None:
-    """Bytes or inodes on the signal's disk. None of a pod's own are on a disk of images alone."""
-    in_bytes = RESOURCE_OF[signal] == STORAGE
+def _disk_used(disk: Disk, stats: PodStats, layout: DiskLayout, *, in_bytes: bool) -> int | None:
+    """Bytes or inodes on a disk. None of a pod's own are on a disk of images alone."""
     whole = stats.ephemeral_storage
     if whole is None:
         return None
@@ -116,7 +127,7 @@ def _disk_used(signal: Signal, stats: PodStats, layout: DiskLayout) -> int | Non
     if layout is DiskLayout.SHARED:
         return all_of_it
     if layout is DiskLayout.SPLIT:
-        return 0 if signal in _IMAGES else all_of_it
-    roots = [each.root for each in stats.containers if each.root is not None]
-    layers = sum((each.used if in_bytes else each.inodes_used) or 0 for each in roots)
-    return layers if signal in _IMAGES | _CONTAINERS else max(0, all_of_it - layers)
+        return 0 if disk is Disk.IMAGES else all_of_it
+    known = stats.layers
+    layers = ((known.used if in_bytes else known.inodes_used) or 0) if known is not None else 0
+    return layers if disk in _DISKS_OF_LAYERS[layout] else max(0, all_of_it - layers)

@@ -7,20 +7,22 @@ for people who ask why.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import structlog
 import trio
-from attrs import asdict, evolve, fields, frozen
+from attrs import asdict, evolve, field, fields, frozen
 
 from state_machines.pod import PodEvent
 from state_machines.pod_ending import Ending
 from trio_kubelet.eviction.decision import Victim
 from trio_kubelet.eviction.messages import EVICTED
+from trio_kubelet.k8s import Pod
 from trio_kubelet.kernel.whole_files import write_whole
 from trio_kubelet.tasks.threads import run_in_thread
+from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("eviction")
 
@@ -28,15 +30,22 @@ FILE = "evictions.json"
 MAX_CLOSED = 100
 """The evictions that are over and still told of."""
 
+SAVE_SECONDS = 2.0
+"""The time that an eviction waits for its record: a disk that hangs must not keep memory short."""
+
 _DAMAGED_SUFFIX = ".damaged"
 _LIST = "evictions"
+_PLAIN = (str, int, bool)
+_MOST = 1 << 62
+"""Of a number in a record: a time far from now, a grace period without an end."""
 
 
 @frozen(kw_only=True)
 class EvictionRecord:
     """An eviction. `cause` is the label of the metric, `at_ns` nanoseconds since the epoch.
 
-    `is_open`: an agent that starts has to end the pod, if it is still there.
+    `annotations` are those of its event. `is_open`: an agent that starts has to end the pod, if it
+    is still there.
     """
 
     uid: str
@@ -47,6 +56,7 @@ class EvictionRecord:
     message: str
     disruption: str
     grace_seconds: int
+    annotations: Mapping[str, str] = field(factory=dict)
     is_open: bool = True
 
     @property
@@ -61,6 +71,10 @@ class EvictionRecord:
             delete_content=True,
         )
 
+    def tell(self, recorder: EventRecorder, pod: Pod) -> None:
+        """Record the event of the eviction."""
+        recorder.pod(pod, EventType.WARNING, EVICTED, self.message, annotations=self.annotations)
+
 
 def record_of(victim: Victim, now_ns: int) -> EvictionRecord:
     """The record of an eviction that was decided now."""
@@ -74,6 +88,7 @@ def record_of(victim: Victim, now_ns: int) -> EvictionRecord:
         message=victim.message,
         disruption=victim.disruption,
         grace_seconds=victim.grace_seconds,
+        annotations=victim.annotations,
     )
 
 
@@ -91,10 +106,18 @@ def printed(records: Iterable[EvictionRecord]) -> str:
 
 
 def _record(value: dict[str, Any]) -> EvictionRecord:
+    values = {each.name: value[each.name] for each in fields(EvictionRecord) if each.type in _PLAIN}
     for each in fields(EvictionRecord):
-        if type(value[each.name]) is not each.type:
+        if each.name in values and type(values[each.name]) is not each.type:
             raise ValueError(f"{each.name} is of another kind")
-    return EvictionRecord(**{each.name: value[each.name] for each in fields(EvictionRecord)})
+        if each.type is int and not 0 <= values[each.name] <= _MOST:
+            raise ValueError(f"{each.name} is out of range")
+    annotations = value.get("annotations", {})
+    if not isinstance(annotations, dict) or not all(
+        isinstance(each, str) for each in annotations.values()
+    ):
+        raise ValueError("annotations are of another kind")
+    return EvictionRecord(**values, annotations=annotations)
 
 
 class EvictionRecords:
@@ -104,6 +127,7 @@ class EvictionRecords:
         self._path = root / FILE
         self._records: tuple[EvictionRecord, ...] = ()
         self._threads = trio.CapacityLimiter(1)
+        self._is_saved = True
 
     def __iter__(self) -> Iterator[EvictionRecord]:
         return iter(self._records)
@@ -112,20 +136,18 @@ class EvictionRecords:
         """Read what an earlier agent kept. Before the first pod."""
         self._records = await run_in_thread(self._read, limiter=self._threads)
 
-    def ending_of(self, uid: str) -> Ending | None:
-        """The end of a pod that is being evicted; None if it is not."""
-        return next(
-            (each.ending for each in self._records if each.is_open and each.uid == uid), None
-        )
+    def open_record(self, uid: str) -> EvictionRecord | None:
+        """The record of a pod that is being evicted; None if it is not."""
+        return next((each for each in self._records if each.is_open and each.uid == uid), None)
 
     def open_uids(self) -> frozenset[str]:
         """The UIDs of the pods that are being evicted."""
         return frozenset(each.uid for each in self._records if each.is_open)
 
     async def add(self, records: Iterable[EvictionRecord]) -> None:
-        """Return when the records are on the disk, or could not be written.
+        """Return when the records are on the disk, or could not be written within SAVE_SECONDS.
 
-        A full disk keeps no pod: it may be why pods have to go.
+        A disk that is full or hangs keeps no pod: it may be why pods have to go.
         """
         self._records = (*self._records, *records)
         await self._save(durable=True)
@@ -136,7 +158,7 @@ class EvictionRecords:
             evolve(each, is_open=False) if each.is_open and is_over(each.uid) else each
             for each in self._records
         )
-        if closed == self._records:
+        if closed == self._records and self._is_saved:
             return
         surplus = sum(not each.is_open for each in closed) - MAX_CLOSED
         oldest = [each for each in closed if not each.is_open][: max(0, surplus)]
@@ -144,11 +166,20 @@ class EvictionRecords:
         await self._save(durable=False)
 
     async def _save(self, *, durable: bool) -> None:
+        if self._threads.available_tokens == 0:
+            self._is_saved = False  # An earlier write hangs, which has been said.
+            return
         data = printed(self._records).encode()
         try:
-            await run_in_thread(self._write, data, durable, limiter=self._threads)
+            with trio.move_on_after(SAVE_SECONDS) as scope:
+                await run_in_thread(
+                    self._write, data, durable, limiter=self._threads, abandon_on_cancel=True
+                )
         except OSError as error:
             log.warning("eviction record write failed", file=str(self._path), error=str(error))
+        self._is_saved = not scope.cancelled_caught
+        if scope.cancelled_caught:
+            log.warning("eviction record write timed out", file=str(self._path))
 
     def _write(self, data: bytes, durable: bool) -> None:
         write_whole(self._path, data, folder_mode=0o750, durable=durable)

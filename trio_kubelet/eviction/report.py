@@ -9,10 +9,10 @@ from typing import Any
 
 from attrs import asdict, define
 
-from trio_kubelet.config.eviction import Signal
+from trio_kubelet.config.eviction import SIGNALS, Signal
 from trio_kubelet.eviction.observations import amount_text
-from trio_kubelet.eviction.pressure import PressureHistory, wanted_amount
-from trio_kubelet.eviction.ranking import RESOURCE_OF, Candidate, claim, ranked
+from trio_kubelet.eviction.pressure import Assessment, wanted_amount
+from trio_kubelet.eviction.ranking import Candidate, claim, ranked
 from trio_kubelet.eviction.records import EvictionRecord, EvictionRecords
 from trio_kubelet.eviction.thresholds import Threshold, with_container_disk
 from trio_kubelet.eviction.watch import PressureWatch
@@ -21,6 +21,7 @@ from trio_kubelet.pod_source import is_critical, rfc3339_nanoseconds
 from trio_kubelet.server import ADMIN, Request, Response, Route
 from trio_kubelet.server.endpoints import json_response
 from trio_kubelet.stats import StatsProvider
+from trio_kubelet.stats.shared import ANY_AGE
 from trio_kubelet.tasks.threads import run_in_thread
 
 MOST_PODS = 50
@@ -43,27 +44,29 @@ class EvictionReporter:
         return (Route("GET", "/debug/evictions", self._show, ADMIN),)
 
     async def _show(self, _request: Request) -> Response:
-        history = await self._watch.newer_than(float("-inf"))
-        stats = await self._stats.full()
+        assessment = await self._watch.newer_than(float("-inf"))
+        stats = await self._stats.usage_since(ANY_AGE, disks=True)
         by_uid = {each.uid: each for each in stats.pods}
         candidates = [
             Candidate(pod=pod, stats=by_uid.get(pod.metadata.uid)) for pod in self._pods()
         ]
         # All pods are ranked once for each signal, which takes long where they are many.
-        signals = await run_in_thread(signal_reports, self._watch.thresholds, history, candidates)
+        signals = await run_in_thread(
+            signal_reports, self._watch.thresholds, assessment, candidates
+        )
         return json_response({"signals": signals, "evictions": list(_told(self._records))})
 
 
 def signal_reports(
-    thresholds: Iterable[Threshold], history: PressureHistory, candidates: Collection[Candidate]
+    thresholds: Iterable[Threshold], assessment: Assessment, candidates: Collection[Candidate]
 ) -> list[Json]:
     """A line for each signal that was measured, those with thresholds first."""
     by_signal: dict[Signal, list[Threshold]] = {}
-    for each in with_container_disk(thresholds, history.observed.layout):
+    for each in with_container_disk(thresholds, assessment.observed.layout):
         by_signal.setdefault(each.signal, []).append(each)
     reports = [
-        _signal_report(signal, by_signal.get(signal, ()), history, candidates)
-        for signal in history.observed.signals
+        _signal_report(signal, by_signal.get(signal, ()), assessment, candidates)
+        for signal in assessment.observed.signals
     ]
     return sorted(reports, key=lambda report: not report["thresholds"])
 
@@ -71,14 +74,14 @@ def signal_reports(
 def _signal_report(
     signal: Signal,
     thresholds: Sequence[Threshold],
-    history: PressureHistory,
+    assessment: Assessment,
     candidates: Iterable[Candidate],
 ) -> Json:
-    amounts, layout = history.observed.signals[signal], history.observed.layout
+    amounts, layout = assessment.observed.signals[signal], assessment.observed.layout
     in_order = ranked(signal, candidates, layout)
     return {
         "signal": str(signal),
-        "resource": RESOURCE_OF[signal],
+        "resource": SIGNALS[signal].resource,
         "available": amount_text(signal, amounts.available),
         "capacity": amount_text(signal, amounts.capacity),
         "thresholds": [
@@ -87,8 +90,8 @@ def _signal_report(
                 "amount": amount_text(signal, wanted_amount(each, amounts.capacity)),
                 "kind": "hard" if each.is_hard else "soft",
                 "graceSeconds": each.grace_seconds,
-                "crossed": each in history.crossed,
-                "met": each in history.met,
+                "crossed": each in assessment.crossed_since,
+                "met": each in assessment.met,
             }
             for each in thresholds
         ],

@@ -7,7 +7,7 @@ left is looked at every ten seconds, one that is near a threshold twice a second
 
 from collections.abc import Iterable, Mapping
 
-from trio_kubelet.config.eviction import Signal
+from trio_kubelet.config.eviction import SIGNALS, Resource
 from trio_kubelet.eviction.observations import Observations
 from trio_kubelet.eviction.pressure import wanted_amount
 from trio_kubelet.eviction.thresholds import Threshold
@@ -16,12 +16,11 @@ PERIOD_SECONDS = 10.0
 LEAST_SECONDS = 0.5
 
 _GI = 1 << 30
-FASTEST_PER_SECOND: Mapping[Signal, int] = {
-    Signal.MEMORY: _GI,
-    Signal.ALLOCATABLE_MEMORY: _GI,
-    **dict.fromkeys((Signal.NODE_DISK, Signal.IMAGE_DISK, Signal.CONTAINER_DISK), _GI),
-    **dict.fromkeys((Signal.NODE_INODES, Signal.IMAGE_INODES, Signal.CONTAINER_INODES), 50_000),
-    Signal.PIDS: 10_000,
+FASTEST_PER_SECOND: Mapping[Resource, int] = {
+    Resource.MEMORY: _GI,
+    Resource.STORAGE: _GI,
+    Resource.INODES: 50_000,
+    Resource.PIDS: 10_000,
 }
 """The use that is reckoned with: as fast as one busy process of a large machine writes to memory,
 makes files, and forks."""
@@ -34,7 +33,7 @@ def seconds_to_next_look(thresholds: Iterable[Threshold], observed: Observations
     """
     left = (
         (amounts.available - wanted_amount(threshold, amounts.capacity))
-        / FASTEST_PER_SECOND[threshold.signal]
+        / FASTEST_PER_SECOND[SIGNALS[threshold.signal].resource]
         for threshold in thresholds
         if (amounts := observed.signals.get(threshold.signal)) is not None
         and amounts.available >= wanted_amount(threshold, amounts.capacity)

@@ -11,7 +11,14 @@ from enum import StrEnum
 from attrs import evolve, frozen
 
 from trio_kubelet.config.codec import parse_duration
-from trio_kubelet.config.eviction import Signal, ThresholdValue
+from trio_kubelet.config.eviction import (
+    IGNORED_SIGNALS,
+    SIGNALS,
+    Disk,
+    Signal,
+    ThresholdValue,
+    disk_signal,
+)
 from trio_kubelet.config.model import KubeletConfiguration
 
 _PODS = "pods"
@@ -30,21 +37,12 @@ class DiskLayout(StrEnum):
     """Images have a disk of their own, layers are elsewhere (KEP-4191)."""
 
 
-_CONTAINERS_LIKE: Mapping[DiskLayout, Mapping[Signal, Signal]] = {
-    DiskLayout.SHARED: {
-        Signal.NODE_DISK: Signal.CONTAINER_DISK,
-        Signal.NODE_INODES: Signal.CONTAINER_INODES,
-    },
-    DiskLayout.IMAGES_APART: {
-        Signal.IMAGE_DISK: Signal.CONTAINER_DISK,
-        Signal.IMAGE_INODES: Signal.CONTAINER_INODES,
-    },
-    DiskLayout.SPLIT: {
-        Signal.NODE_DISK: Signal.CONTAINER_DISK,
-        Signal.NODE_INODES: Signal.CONTAINER_INODES,
-    },
+_DISK_OF_CONTAINERS: Mapping[DiskLayout, Disk] = {
+    DiskLayout.SHARED: Disk.NODE,
+    DiskLayout.IMAGES_APART: Disk.IMAGES,
+    DiskLayout.SPLIT: Disk.NODE,
 }
-"""Signals whose thresholds hold for the disk of containers as well."""
+"""The disk whose thresholds hold for that of containers as well."""
 
 
 @frozen(kw_only=True)
@@ -90,10 +88,14 @@ def with_container_disk(
 ) -> tuple[Threshold, ...]:
     """The thresholds with those for the disk of containers, which are those of the disk it is."""
     known = tuple(thresholds)
-    signals = _CONTAINERS_LIKE[layout]
+    disk = _DISK_OF_CONTAINERS[layout]
     return (
         *known,
-        *(evolve(each, signal=signals[each.signal]) for each in known if each.signal in signals),
+        *(
+            evolve(each, signal=disk_signal(Disk.CONTAINERS, row.resource))
+            for each in known
+            if (row := SIGNALS[each.signal]).disk is disk
+        ),
     )
 
 
@@ -108,7 +110,7 @@ def _thresholds(
 ) -> Iterator[Threshold]:
     for name, text in sorted(values.items()):
         signal = Signal(name)
-        if text in _OFF or signal in (Signal.CONTAINER_DISK, Signal.CONTAINER_INODES):
+        if text in _OFF or signal in IGNORED_SIGNALS:
             continue
         reclaim = configuration.eviction_minimum_reclaim.get(name)
         yield Threshold(

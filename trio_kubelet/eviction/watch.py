@@ -13,9 +13,9 @@ import trio
 from attrs import define, field
 
 from state_machines.pressure import PRESSURE
-from trio_kubelet.config.eviction import Signal
+from trio_kubelet.config.eviction import SIGNALS, Signal
 from trio_kubelet.eviction.observations import observations
-from trio_kubelet.eviction.pressure import PressureHistory, Pressures, next_history
+from trio_kubelet.eviction.pressure import Assessment, Pressures, assess
 from trio_kubelet.eviction.rhythm import PERIOD_SECONDS, seconds_to_next_look
 from trio_kubelet.eviction.thresholds import Threshold
 from trio_kubelet.stats.values import NodeReading
@@ -27,55 +27,54 @@ log = structlog.get_logger("eviction")
 DEADLINE_SECONDS = 20.0
 """The time that a round waits for the provider, which gives up on disks and runtime sooner."""
 
-OPTIONAL = frozenset(
-    {
-        Signal.ALLOCATABLE_MEMORY,
-        Signal.NODE_INODES,
-        Signal.IMAGE_DISK,
-        Signal.IMAGE_INODES,
-        Signal.CONTAINER_DISK,
-        Signal.CONTAINER_INODES,
-    }
-)
-"""Signals that a node may be without: pods without a limit, disks without inodes, no images."""
+_EVERYWHERE = frozenset(signal for signal, row in SIGNALS.items() if row.is_everywhere)
 
 
 @define(kw_only=True, eq=False)
 class PressureWatch:
     """Owner of what is known of the node's pressures.
 
-    `read(time)` reads the node at `time` (trio's clock) or later.
+    `read(time)` reads the node at `time` (trio's clock) or later. `by_mem_available`: the signal
+    for memory is the kernel's MemAvailable.
     """
 
     _thresholds: tuple[Threshold, ...]
     _transition_seconds: float
     _read: Callable[[float], Awaitable[NodeReading]]
     _journal: Journal
-    _history: PressureHistory | None = field(init=False, default=None)
+    _by_mem_available: bool = False
+    _assessment: Assessment | None = field(init=False, default=None)
+    _resumed: Assessment | None = field(init=False, default=None)
+    """The assessment of an earlier agent, which holds until the first observation."""
     _missing: frozenset[Signal] = field(init=False, default=frozenset())
     _wanted: trio.Event = field(init=False, factory=trio.Event)
     _observed: trio.Event = field(init=False, factory=trio.Event)
     on_change: Callbacks[[]] = field(init=False, factory=Callbacks)
-    on_observed: Callbacks[[PressureHistory]] = field(init=False, factory=Callbacks)
+    on_observed: Callbacks[[Assessment]] = field(init=False, factory=Callbacks)
 
     def current(self) -> Pressures | None:
-        """The pressures that the node is under; None before it was observed for the first time."""
-        return self._history.pressures if self._history is not None else None
+        """The pressures that the node is under; None before any agent has observed it."""
+        known = self._assessment or self._resumed
+        return known.pressures if known is not None else None
 
     @property
     def thresholds(self) -> tuple[Threshold, ...]:
         """The configured thresholds."""
         return self._thresholds
 
+    def resume(self, assessment: Assessment) -> None:
+        """Go on from the assessment of an earlier agent. Before `run`."""
+        self._resumed = assessment
+
     def look_now(self) -> None:
         """Observe the node at once: something has changed."""
         self._wanted.set()
 
-    async def newer_than(self, time: float) -> PressureHistory:
-        """The knowledge after an observation that began after `time` (trio's clock)."""
-        while self._history is None or self._history.observed.at <= time:
+    async def newer_than(self, time: float) -> Assessment:
+        """The assessment of an observation that began after `time` (trio's clock)."""
+        while self._assessment is None or self._assessment.observed.at <= time:
             await self._observed.wait()
-        return self._history
+        return self._assessment
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Observe for ever; the first observation is there before others start."""
@@ -87,9 +86,9 @@ class PressureWatch:
             await self._round()
 
     def _seconds_to_next_look(self) -> float:
-        if self._history is None:
+        if self._assessment is None:
             return PERIOD_SECONDS
-        return seconds_to_next_look(self._thresholds, self._history.observed)
+        return seconds_to_next_look(self._thresholds, self._assessment.observed)
 
     async def _round(self) -> None:
         self._wanted = trio.Event()
@@ -103,20 +102,22 @@ class PressureWatch:
             log.exception("node measurement failed")
 
     def _take(self, reading: NodeReading, at: float) -> None:
-        observed = observations(reading, at)
+        before = self._assessment or self._resumed or Assessment()
+        observed = observations(
+            reading, at, before.observed.layout, by_mem_available=self._by_mem_available
+        )
         self._tell_missing(frozenset(observed.signals))
-        before = self._history or PressureHistory()
-        self._history = next_history(before, self._thresholds, observed, self._transition_seconds)
-        self._tell_thresholds(before, self._history)
-        self._write_down_steps(self._history)
+        self._assessment = assess(before, self._thresholds, observed, self._transition_seconds)
+        self._tell_thresholds(before, self._assessment)
+        self._write_down_steps(self._assessment)
         self._observed.set()
         self._observed = trio.Event()
-        self.on_observed.call(self._history)
-        if before.pressures != self._history.pressures:
+        self.on_observed.call(self._assessment)
+        if before.pressures != self._assessment.pressures:
             self.on_change.call()
 
-    def _write_down_steps(self, history: PressureHistory) -> None:
-        for kind, row in history.steps.items():
+    def _write_down_steps(self, assessment: Assessment) -> None:
+        for kind, row in assessment.steps.items():
             if not row.stays:
                 self._journal.transition(
                     PRESSURE.name,
@@ -126,17 +127,19 @@ class PressureWatch:
 
     def _tell_missing(self, measured: frozenset[Signal]) -> None:
         """Warn once of a signal that is measured no more, or that every node has."""
-        before = frozenset(self._history.observed.signals) if self._history is not None else None
-        expected = frozenset(Signal) - OPTIONAL if before is None else before | self._missing
+        before = (
+            frozenset(self._assessment.observed.signals) if self._assessment is not None else None
+        )
+        expected = _EVERYWHERE if before is None else before | self._missing
         missing = expected - measured
         for signal in sorted(missing - self._missing):
             log.warning("node measurement incomplete", signal=str(signal))
         self._missing = missing
 
-    def _tell_thresholds(self, before: PressureHistory, after: PressureHistory) -> None:
-        for threshold in after.crossed.keys() - before.crossed.keys():
+    def _tell_thresholds(self, before: Assessment, after: Assessment) -> None:
+        for threshold in after.crossed_since.keys() - before.crossed_since.keys():
             log.warning("eviction threshold crossed", **_shown(threshold))
-        for threshold in before.crossed.keys() - after.crossed.keys():
+        for threshold in before.crossed_since.keys() - after.crossed_since.keys():
             log.info("eviction threshold no longer crossed", **_shown(threshold))
 
 

@@ -47,9 +47,26 @@ class EncodedResponse(Generic[_Response]):
         return getattr(self.type().parse(self.data), name)
 
 
+@frozen(kw_only=True)
+class ContainerUse:
+    """The use of the node by a container.
+
+    It has memory and tasks while it runs, its layer as long as it is there. Memory of None is half
+    of its limit, or 8 MiB.
+    """
+
+    memory_bytes: int | None = None
+    tasks: int = 1
+    layer_bytes: int = 64 << 10
+    layer_inodes: int = 16
+
+
 @define(eq=False, kw_only=True)
 class HollowContainer:
-    """One container. Times are nanoseconds since the epoch, 0: not yet."""
+    """One container. Times are nanoseconds since the epoch, 0: not yet.
+
+    `use` may be replaced at any time.
+    """
 
     id: str
     name: str
@@ -60,6 +77,7 @@ class HollowContainer:
     created_at: int
     behaviour: Behaviour
     resources: cri.LinuxContainerResources
+    use: ContainerUse = ContainerUse()
     started_at: int = 0
     finished_at: int = 0
     exit_code: int = 0

@@ -1,7 +1,7 @@
 """Plausible figures for the stats calls: made up, but steady and in proportion.
 
-A running container uses a twentieth of a core and half of its memory limit, or 8 MiB; a sandbox
-uses what its containers use together.
+A running container uses a twentieth of a core, and of the rest what its record says; a sandbox
+uses what its containers use together, and one task.
 """
 
 from trio_kubelet.hollow.records import HollowContainer, HollowSandbox
@@ -9,7 +9,6 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 _NANO_CORES = 50_000_000
 _DEFAULT_MEMORY_BYTES = 8 << 20
-_WRITABLE_LAYER_BYTES = 64 << 10
 
 
 def container_stats(container: HollowContainer, now_ns: int) -> cri.ContainerStats:
@@ -25,13 +24,13 @@ def container_stats(container: HollowContainer, now_ns: int) -> cri.ContainerSta
         writable_layer=cri.FilesystemUsage(
             timestamp=now_ns,
             fs_id=cri.FilesystemIdentifier(mountpoint="/var/lib/hollow/layers"),
-            used_bytes=_number(_WRITABLE_LAYER_BYTES),
-            inodes_used=_number(16),
+            used_bytes=_number(container.use.layer_bytes),
+            inodes_used=_number(container.use.layer_inodes),
         ),
     )
     if container.state is cri.ContainerState.CONTAINER_RUNNING:
         stats.cpu = _cpu(now_ns, _core_nanoseconds(container, now_ns), _NANO_CORES)
-        stats.memory = _memory(now_ns, _memory_bytes(container), _limit_bytes(container))
+        stats.memory = _memory(now_ns, memory_bytes(container), _limit_bytes(container))
     return stats
 
 
@@ -53,9 +52,12 @@ def sandbox_stats(sandbox: HollowSandbox, now_ns: int) -> cri.PodSandboxStats:
         ),
         linux=cri.LinuxPodSandboxStats(
             cpu=_cpu(now_ns, used, _NANO_CORES * len(running)),
-            memory=_memory(now_ns, sum(_memory_bytes(container) for container in running), 0),
+            memory=_memory(now_ns, sum(memory_bytes(each) for each in running), 0),
             network=cri.NetworkUsage(timestamp=now_ns, default_interface=_interface()),
-            process=cri.ProcessUsage(timestamp=now_ns, process_count=_number(1 + len(running))),
+            process=cri.ProcessUsage(
+                timestamp=now_ns,
+                process_count=_number(1 + sum(container.use.tasks for container in running)),
+            ),
             containers=[container_stats(container, now_ns) for container in running],
         ),
     )
@@ -69,7 +71,10 @@ def _limit_bytes(container: HollowContainer) -> int:
     return container.resources.memory_limit_in_bytes
 
 
-def _memory_bytes(container: HollowContainer) -> int:
+def memory_bytes(container: HollowContainer) -> int:
+    """The memory that a container uses as long as it runs."""
+    if container.use.memory_bytes is not None:
+        return container.use.memory_bytes
     return _limit_bytes(container) // 2 or _DEFAULT_MEMORY_BYTES
 
 

@@ -1,5 +1,6 @@
-"""Claims on persistent storage, as far as a pod can carry them."""
+"""Claims on persistent storage: objects of a namespace, and templates that a pod carries."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from attrs import field, frozen
@@ -11,7 +12,9 @@ from trio_kubelet.k8s.meta import (
     TypedLocalObjectReference,
     TypedObjectReference,
 )
+from trio_kubelet.k8s.quantity import Quantity
 from trio_kubelet.k8s.resources import VolumeResourceRequirements
+from trio_kubelet.k8s.time import Time
 
 
 class PersistentVolumeMode(StrEnum):
@@ -19,6 +22,14 @@ class PersistentVolumeMode(StrEnum):
 
     BLOCK = "Block"
     FILESYSTEM = "Filesystem"
+
+
+class PersistentVolumeClaimPhase(StrEnum):
+    """The state of a claim."""
+
+    PENDING = "Pending"
+    BOUND = "Bound"
+    LOST = "Lost"
 
 
 class PersistentVolumeAccessMode(StrEnum):
@@ -54,3 +65,48 @@ class PersistentVolumeClaimTemplate(ApiType):
 
     metadata: ObjectMeta | None = None
     spec: Mandatory[PersistentVolumeClaimSpec] = field(factory=PersistentVolumeClaimSpec)
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class ModifyVolumeStatus(ApiType):
+    """The change of a volume to other attributes."""
+
+    status: Mandatory[str] = ""
+    target_volume_attributes_class_name: str = ""
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class PersistentVolumeClaimCondition(ApiType):
+    """One fact about a claim."""
+
+    last_probe_time: Time | None = None
+    last_transition_time: Time | None = None
+    message: str = ""
+    reason: str = ""
+    status: Mandatory[str] = ""
+    type: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class PersistentVolumeClaimStatus(ApiType):
+    """The capacity and access modes that a claim was given, and how a change of them stands."""
+
+    access_modes: tuple[str, ...] = ()
+    allocated_resource_statuses: Mapping[str, str] = field(factory=dict)
+    allocated_resources: Mapping[str, Quantity] = field(factory=dict)
+    capacity: Mapping[str, Quantity] = field(factory=dict)
+    conditions: tuple[PersistentVolumeClaimCondition, ...] = ()
+    current_volume_attributes_class_name: str | None = None
+    modify_volume_status: ModifyVolumeStatus | None = None
+    phase: str = ""
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class PersistentVolumeClaim(ApiType):
+    """The claim of a namespace on a volume."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = field(factory=ObjectMeta)
+    spec: PersistentVolumeClaimSpec = field(factory=PersistentVolumeClaimSpec)
+    status: PersistentVolumeClaimStatus = field(factory=PersistentVolumeClaimStatus)

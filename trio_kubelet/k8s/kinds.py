@@ -8,10 +8,13 @@ from attrs import frozen
 
 from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.certificates import CertificateSigningRequest, ClusterTrustBundle
+from trio_kubelet.k8s.claims import PersistentVolumeClaim
 from trio_kubelet.k8s.config_data import ConfigMap, Secret
+from trio_kubelet.k8s.csi import CSIDriver, CSINode, VolumeAttachment
 from trio_kubelet.k8s.event import Event
 from trio_kubelet.k8s.lease import Lease
 from trio_kubelet.k8s.node import Node
+from trio_kubelet.k8s.persistent_volumes import PersistentVolume
 from trio_kubelet.k8s.pod import Pod
 from trio_kubelet.k8s.reviews import SubjectAccessReview, TokenReview
 from trio_kubelet.k8s.runtime_class import RuntimeClass
@@ -62,6 +65,12 @@ NODES = Kind(resource="nodes", kind="Node", type=Node, namespaced=False)
 EVENTS = Kind(resource="events", kind="Event", type=Event)
 SECRETS = Kind(resource="secrets", kind="Secret", type=Secret)
 CONFIG_MAPS = Kind(resource="configmaps", kind="ConfigMap", type=ConfigMap)
+PERSISTENT_VOLUME_CLAIMS = Kind(
+    resource="persistentvolumeclaims", kind="PersistentVolumeClaim", type=PersistentVolumeClaim
+)
+PERSISTENT_VOLUMES = Kind(
+    resource="persistentvolumes", kind="PersistentVolume", type=PersistentVolume, namespaced=False
+)
 SERVICES = Kind(resource="services", kind="Service", type=Service, lighten=lighten_service)
 SERVICE_ACCOUNTS = Kind(resource="serviceaccounts", kind="ServiceAccount", type=ServiceAccount)
 LEASES = Kind(group="coordination.k8s.io", resource="leases", kind="Lease", type=Lease)
@@ -70,6 +79,23 @@ RUNTIME_CLASSES = Kind(
     resource="runtimeclasses",
     kind="RuntimeClass",
     type=RuntimeClass,
+    namespaced=False,
+)
+CSI_DRIVERS = Kind(
+    group="storage.k8s.io",
+    resource="csidrivers",
+    kind="CSIDriver",
+    type=CSIDriver,
+    namespaced=False,
+)
+CSI_NODES = Kind(
+    group="storage.k8s.io", resource="csinodes", kind="CSINode", type=CSINode, namespaced=False
+)
+VOLUME_ATTACHMENTS = Kind(
+    group="storage.k8s.io",
+    resource="volumeattachments",
+    kind="VolumeAttachment",
+    type=VolumeAttachment,
     namespaced=False,
 )
 CERTIFICATE_SIGNING_REQUESTS = Kind(
@@ -108,10 +134,15 @@ KINDS: tuple[Kind[Any], ...] = (
     EVENTS,
     SECRETS,
     CONFIG_MAPS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     SERVICES,
     SERVICE_ACCOUNTS,
     LEASES,
     RUNTIME_CLASSES,
+    CSI_DRIVERS,
+    CSI_NODES,
+    VOLUME_ATTACHMENTS,
     CERTIFICATE_SIGNING_REQUESTS,
     CLUSTER_TRUST_BUNDLES,
     TOKEN_REVIEWS,

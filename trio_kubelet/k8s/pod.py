@@ -155,6 +155,11 @@ class PodSpec(ApiType):
         """Its containers of all kinds: init containers, regular and ephemeral ones."""
         return (*self.init_containers, *self.containers, *self.ephemeral_containers)
 
+    @property
+    def admitted_containers(self) -> tuple[Container, ...]:
+        """Those that it is admitted with: init containers, then regular ones, none ephemeral."""
+        return (*self.init_containers, *self.containers)
+
     # Summed up once for each spec: the admission of any pod asks for the sums of all others.
 
     @cached_property

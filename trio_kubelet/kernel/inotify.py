@@ -51,7 +51,8 @@ class InotifyEvent:
 
 
 _HEADER = struct.Struct("iIII")
-_READ_BYTES = 64 * 1024
+_READ_BYTES = 32 * 1024
+"""A thousand events with a short name each, which takes some milliseconds."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -89,24 +90,27 @@ class Inotify:
         _libc.inotify_rm_watch(self._fd, number)
 
     async def events(self) -> tuple[InotifyEvent, ...]:
-        """Wait for events; returns all that are queued, oldest first. Cancelling loses none."""
+        """Wait for events; returns some of those that are queued, oldest first.
+
+        It reads once: who writes to several files may queue events faster than they are read.
+        Cancelling loses none.
+        """
         while True:
             await trio.lowlevel.wait_readable(self._fd)
             if events := tuple(self._read()):
                 return events
 
     def _read(self) -> Iterator[InotifyEvent]:
-        while True:
-            try:
-                data = os.read(self._fd, _READ_BYTES)
-            except BlockingIOError:
-                return
-            offset = 0
-            while offset < len(data):
-                number, mask, _, length = _HEADER.unpack_from(data, offset)
-                offset += _HEADER.size + length
-                name = os.fsdecode(data[offset - length : offset].rstrip(b"\0"))
-                yield InotifyEvent(watch=number, mask=InotifyMask(mask), name=name)
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return
+        offset = 0
+        while offset < len(data):
+            number, mask, _, length = _HEADER.unpack_from(data, offset)
+            offset += _HEADER.size + length
+            name = os.fsdecode(data[offset - length : offset].rstrip(b"\0"))
+            yield InotifyEvent(watch=number, mask=InotifyMask(mask), name=name)
 
 
 def _checked(result: int, what: str) -> int:

@@ -1,7 +1,6 @@
-"""The limits of the agent's own process: open files, and when the kernel may kill it.
+"""The limits of the agent's own process, and the settings of the kernel that a node needs.
 
-Some hosts deny one or the other. That is said once, and the agent goes on as the Go kubelet
-does.
+Some hosts deny one or the other. That is said once, and the agent goes on.
 """
 
 import resource
@@ -12,6 +11,18 @@ import structlog
 log = structlog.get_logger("process")
 
 OOM_SCORE_FILE = Path("/proc/self/oom_score_adj")
+SYSCTLS = Path("/proc/sys")
+
+KERNEL_DEFAULTS = {
+    "vm.overcommit_memory": 1,
+    "vm.panic_on_oom": 0,
+    "kernel.panic": 10,
+    "kernel.panic_on_oops": 1,
+    "kernel.keys.root_maxkeys": 1_000_000,
+    "kernel.keys.root_maxbytes": 25_000_000,
+}
+"""The values that the Go kubelet gives the kernel: memory is granted as it is asked for and the OOM
+killer decides; a kernel that fails boots again; there are keys for many containers."""
 
 
 def raise_open_files_limit(wanted: int) -> None:
@@ -39,3 +50,37 @@ def set_oom_score(score: int, file: Path = OOM_SCORE_FILE) -> None:
         file.write_text(str(score))
     except OSError as error:
         log.warning("OOM score adjustment failed", wanted=score, error=error.strerror)
+
+
+def other_kernel_defaults(folder: Path = SYSCTLS) -> dict[str, str]:
+    """The settings of the kernel that are other than a node needs, with their values.
+
+    One that this kernel does not have counts for nothing. Raises OSError.
+    """
+    values = {name: _other_value(name, folder) for name in KERNEL_DEFAULTS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def set_kernel_defaults(folder: Path = SYSCTLS) -> None:
+    """Give the kernel the settings that a node needs, as far as the host allows each of them."""
+    for name, wanted in KERNEL_DEFAULTS.items():
+        try:
+            value = _other_value(name, folder)
+            if value is not None:
+                _file_of(name, folder).write_text(str(wanted))
+                log.info("kernel setting changed", name=name, value=wanted, before=value)
+        except OSError as error:
+            log.warning("kernel setting cannot be changed", name=name, error=error.strerror)
+
+
+def _other_value(name: str, folder: Path) -> str | None:
+    """The value of a setting, if it is there and is not what a node needs. Raises OSError."""
+    try:
+        value = _file_of(name, folder).read_text().strip()
+    except FileNotFoundError:
+        return None
+    return None if value == str(KERNEL_DEFAULTS[name]) else value
+
+
+def _file_of(name: str, folder: Path) -> Path:
+    return folder / name.replace(".", "/")

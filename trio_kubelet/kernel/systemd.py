@@ -1,4 +1,4 @@
-"""Telling systemd how the service is doing: READY, STATUS, WATCHDOG, STOPPING.
+"""Telling systemd how the service is doing: READY, RELOADING, STATUS, WATCHDOG, STOPPING.
 
 The protocol is that of sd_notify(3): one datagram of `NAME=value` lines to the socket that
 $NOTIFY_SOCKET names. Without one every message is dropped. A datagram to a local socket that
@@ -9,6 +9,7 @@ loop gets on: if it hangs, systemd starts the service anew.
 
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
 
 import structlog
@@ -27,8 +28,16 @@ class ServiceNotifier:
         self._failing = False
 
     def ready(self) -> None:
-        """The start is over."""
+        """The start is over, or the reload."""
+        for name in ("RELOADING", "MONOTONIC_USEC"):
+            self._owed.pop(name, None)  # Of what stands in one message, the last counts.
         self._send("READY", "1")
+
+    def reloading(self) -> None:
+        """The settings are read anew, until `ready`."""
+        self._owed.pop("READY", None)
+        self._owed["MONOTONIC_USEC"] = str(time.monotonic_ns() // 1000)
+        self._send("RELOADING", "1")
 
     def stopping(self) -> None:
         """The agent ends; containers go on."""

@@ -4,6 +4,7 @@ One queue of the kernel is enough for all followers: there are few of them in a 
 that is followed by many is watched once.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,30 +12,33 @@ from pathlib import Path
 import trio
 
 from trio_kubelet.kernel.inotify import Inotify, InotifyEvent, InotifyMask
+from trio_kubelet.logs.files import rotated_names
 from trio_kubelet.runtime.observed import ObservedPod
 
 _APPEARED = InotifyMask.CREATE | InotifyMask.MOVED_TO
 _WATCHED = _APPEARED | InotifyMask.MODIFY | InotifyMask.CLOSE_WRITE | InotifyMask.DELETE_SELF
-_OF_PACKING = (".gz", ".tmp")
+PAUSE_SECONDS = 0.1
+"""Between two looks at a log that changes all the time: each takes two trips to a thread."""
 
 
 class Follower:
     """Somebody who waits for more of a log.
 
-    `closed` becomes true when who has written to the log closes it, which a runtime does once it
-    writes to the next one; by then it may have been renamed.
+    `closed` has the names of files that somebody who wrote to them has closed, which a runtime does
+    with a file that was rotated once it writes to the next one.
     """
 
     def __init__(self, pod_uid: str, name: str) -> None:
         self.pod_uid = pod_uid
-        self.closed = False
+        self.closed: set[str] = set()
         self._name = name
         self._woken = trio.Event()
+        self._waited_at = -math.inf
 
     def notice(self, event: InotifyEvent) -> None:
         """Something has happened in the folder of the log."""
-        if event.mask & InotifyMask.CLOSE_WRITE and event.name.startswith(self._name):
-            self.closed |= not event.name.endswith(_OF_PACKING)
+        if event.mask & InotifyMask.CLOSE_WRITE and rotated_names((event.name,), self._name):
+            self.closed.add(event.name)
         self.wake()
 
     def wake(self) -> None:
@@ -42,9 +46,14 @@ class Follower:
         self._woken.set()
 
     async def wait(self) -> None:
-        """Wait until somebody has called `wake` since the last `wait`."""
+        """Wait until somebody has called `wake` since the last `wait`, and for a pause after that.
+
+        Cancelled, it is still woken.
+        """
         await self._woken.wait()
+        await trio.sleep_until(self._waited_at + PAUSE_SECONDS)
         self._woken = trio.Event()
+        self._waited_at = trio.current_time()
 
 
 class LogChanges:
@@ -61,7 +70,8 @@ class LogChanges:
         assert self._inotify is not None
         with self._inotify as inotify:
             while True:
-                for event in await inotify.events():
+                # Two logs that are written in turns give the same events again and again.
+                for event in dict.fromkeys(await inotify.events()):
                     if event.mask & InotifyMask.Q_OVERFLOW:
                         self._wake_all()
                     for follower in self._followers.get(event.watch, ()):

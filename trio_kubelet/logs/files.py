@@ -9,14 +9,14 @@ import gzip
 import io
 import os
 import re
-import struct
 import zlib
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 import structlog
-from attrs import frozen
+from attrs import define, frozen
 
 from trio_kubelet.logs.lines import MAX_LINE_BYTES, is_part
 from trio_kubelet.volumes.safe_open import open_file_beneath, open_folder_beneath, opened_folder
@@ -27,8 +27,8 @@ BLOCK_BYTES = 64 * 1024
 STEP_BYTES = 1024 * 1024
 """So much is searched in one go for the beginning of the last lines."""
 
-_PACKED = ".gz"
-_SIZE = struct.Struct("<I")
+_PACKED, _DELETED = ".gz", " (deleted)"
+_ROTATED = re.compile(r"\.\d{8}-\d{6}\Z", re.ASCII)
 
 
 class NoLogError(Exception):
@@ -66,69 +66,83 @@ def open_folder(place: LogPlace) -> int:
         return open_folder_beneath(root, place.folder)
 
 
-@frozen
+@define(eq=False)
 class OpenLog:
-    """A log that is read. `rotated` are the rotated ones that there were when it was opened."""
+    """A file of a log that is read, and has to be closed."""
 
     file: BinaryIO
-    rotated: frozenset[str]
+    older: frozenset[str]
+    """The rotated files that are older."""
+    is_rotated: bool = False
+    """True if it was one when it was opened."""
+    is_after_loss: bool = False
+    """True if a file between this and the one that was read before is gone."""
+    is_damaged: bool = False
+    """True if it was packed and could not be read to its end."""
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, empty at the end: a packed log that is damaged ends there. OSError."""
+        try:
+            return self.file.read(size)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            log.warning("rotated container log is damaged", error=str(error))
+            self.is_damaged = True
+            return b""
+
+    @property
+    def rotated_name(self) -> str | None:
+        """The name that it was rotated into, without `.gz`, also if it has been removed since."""
+        link = Path(f"/proc/self/fd/{self.file.fileno()}").readlink()
+        name = link.name.removesuffix(_DELETED).removesuffix(_PACKED)
+        return name if _ROTATED.search(name) else None
 
 
 def open_newest(folder: int, name: str) -> OpenLog:
     """Open a log by its name. Raises OSError."""
     while True:
         rotated = rotated_names(os.listdir(folder), name)
-        file = _open(folder, name)
-        if rotated_names(os.listdir(folder), name) == rotated:
-            return OpenLog(file, rotated)
-        file.close()
+        with ExitStack() as stack:
+            file = stack.enter_context(_open(folder, name))
+            if rotated_names(os.listdir(folder), name) == rotated:
+                stack.pop_all()
+                return OpenLog(file, rotated)
 
 
-def open_next(folder: int, name: str, known: OpenLog) -> list[OpenLog]:
-    """The files that follow a log which was rotated, oldest first; empty if it is still the newest.
+def is_newest(folder: int, name: str, opened: OpenLog) -> bool:
+    """True if a log has its name still. Raises OSError; FileNotFoundError until it is made anew."""
+    here = os.fstat(opened.file.fileno())
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    return (here.st_dev, here.st_ino) == (found.st_dev, found.st_ino)
 
-    The oldest of the rotated ones that are new is the one that was read, unless that was removed.
+
+def open_next(folder: int, name: str, known: OpenLog) -> OpenLog | None:
+    """Open the file that follows a log which was rotated; None if it is still the newest.
+
+    Files go oldest first: if the one that was read is still there, so is all that follows it.
     Raises OSError.
     """
-    here = os.fstat(known.file.fileno())
-    if _is_same(here, os.stat(name, dir_fd=folder, follow_symlinks=False)):
-        return []  # As nearly always: the log has only become longer.
+    if is_newest(folder, name, known):
+        return None  # As nearly always: the log has only become longer.
     newest = open_newest(folder, name)
-    missed = sorted(newest.rotated - known.rotated)
-    if missed and _is_rotated_into(folder, missed[0], here):
-        del missed[0]
-    between = [_open_rotated(folder, each) for each in missed]
-    return [*(OpenLog(file, newest.rotated) for file in between if file), newest]
+    with ExitStack() as stack:
+        stack.callback(newest.file.close)
+        was_rotated_into = known.rotated_name
+        is_after_loss = was_rotated_into not in newest.older
+        for each in sorted(newest.older - known.older - {was_rotated_into}):
+            file = _open_rotated(folder, each)
+            if file is not None:
+                older = frozenset(other for other in newest.older if other < each)
+                return OpenLog(file, older, is_rotated=True, is_after_loss=is_after_loss)
+            is_after_loss = True
+        stack.pop_all()
+    newest.is_after_loss = is_after_loss
+    return newest
 
 
 def rotated_names(names: Iterable[str], name: str) -> frozenset[str]:
     """Those of the names that a log was rotated into, packed or not, without `.gz`."""
-    rotated = re.compile(re.escape(name) + r"\.\d{8}-\d{6}(\.gz)?")
-    return frozenset(each.removesuffix(_PACKED) for each in names if rotated.fullmatch(each))
-
-
-def _is_rotated_into(folder: int, name: str, read: os.stat_result) -> bool:
-    """True if the log that is `read` was rotated into this one; a packed one tells by its size."""
-    try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return _packed_size(folder, name) == read.st_size % (1 << 32)
-    return _is_same(found, read)
-
-
-def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
-
-
-def _packed_size(folder: int, name: str) -> int | None:
-    """The size of a packed log, modulo 4 GiB (RFC 1952); None if it is gone."""
-    try:
-        with _open(folder, name + _PACKED) as packed:
-            packed.seek(-_SIZE.size, os.SEEK_END)
-            size: int = _SIZE.unpack(packed.read())[0]
-            return size
-    except (OSError, struct.error):
-        return None
+    plain = (each.removesuffix(_PACKED) for each in names if each.startswith(name))
+    return frozenset(each for each in plain if _ROTATED.fullmatch(each, len(name)))
 
 
 def _open_rotated(folder: int, name: str) -> BinaryIO | None:
@@ -153,15 +167,6 @@ def _unpacked(file: io.FileIO) -> BinaryIO:
 
 def _open(folder: int, name: str) -> io.FileIO:
     return open(open_file_beneath(folder, name), "rb", buffering=0)
-
-
-def read_piece(file: BinaryIO, size: int) -> bytes:
-    """The next bytes, empty at the end: a packed log that is damaged ends there. OSError."""
-    try:
-        return file.read(size)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        log.warning("rotated container log is damaged", error=str(error))
-        return b""
 
 
 class TailSearch:

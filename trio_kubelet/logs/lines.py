@@ -1,7 +1,10 @@
 """CRI's log format, and what is sent of it; pure.
 
 A line is `<RFC 3339 time> <stream> <tags> <text>`. The first tag is P for a part of a long line
-and F for its end: parts are sent as one line. What is no such line is left out.
+and F for its end: parts are sent as one line. What is no such line is left out. A runtime also
+splits a line when it goes over to the next file of a log that was rotated. So that no half line is
+sent where the next file is gone, parts are held until their line has come whole, or is too long,
+or the caller knows that its rest cannot be lost (`flush`).
 """
 
 import re
@@ -11,6 +14,9 @@ from trio_kubelet.logs.options import LogOptions
 
 MAX_LINE_BYTES = 1024 * 1024
 """A longer line is none that a runtime has written: they end them at 16 KiB."""
+
+MAX_HELD_BYTES = 256 * 1024
+"""Of a line in parts; what is longer is sent in parts, too."""
 
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 _STREAMS = frozenset({b"stdout", b"stderr"})
@@ -25,7 +31,11 @@ class LogLines:
         self._since_ns = options.since_ns
         self._carry = b""
         self._skipping = False
-        self._in_line = False
+        self._held: dict[bytes, bytes] = {}
+        """By stream, of lines that go on in their next part: the text that was not sent yet."""
+        self._left_out: set[bytes] = set()
+        """Streams whose line is left out up to its end."""
+        self._sent_half_line = False
 
     @property
     def full(self) -> bool:
@@ -41,18 +51,44 @@ class LogLines:
             self._skipping = False
         if len(self._carry) > MAX_LINE_BYTES:
             self._carry, self._skipping = b"", True
-        sent = b"".join([piece for line in lines if (piece := self._sent(line))])
-        if self._left is None:
-            return sent
-        sent = sent[: self._left]
-        self._left -= len(sent)
+        return self._limited(b"".join([text for line in lines if (text := self._text(line))]))
+
+    def flush(self) -> bytes:
+        """The bytes to send of what is held: its rest will come from the same file, or never."""
+        held = b"".join(self._held.values())
+        self._held = dict.fromkeys(self._held, b"")
+        return self._limited(held)
+
+    def end(self) -> bytes:
+        """The bytes to send at the end of a log: what stands there without one is a whole line."""
+        last = self.feed(b"\n") if self._carry else b""
+        return last + self.flush()
+
+    def next_file(self, *, lost: bool) -> bytes:
+        """Go over to the next file; the bytes to send before it.
+
+        `lost` says that something between the two files is lost. Then the line that the first one
+        ends in stays away, and so does the first line of each stream in the next one, which may be
+        the end of a longer line. Of a line that was sent in part only its end is missing. A file
+        that ends within a line was not written, or not read, to its end.
+        """
+        lost = lost or bool(self._carry) or self._skipping
+        self._carry, self._skipping = b"", False
+        if not lost:
+            return b""
+        self._held.clear()
+        self._left_out = set(_STREAMS)
+        return self._limited(b"\n") if self._sent_half_line else b""
+
+    def _limited(self, sent: bytes) -> bytes:
+        if self._left is not None:
+            sent = sent[: self._left]
+            self._left -= len(sent)
+        if sent:
+            self._sent_half_line = not sent.endswith(b"\n")
         return sent
 
-    def next_file(self) -> bytes:
-        """A file is at its end: what stands there without one is a whole line."""
-        return self.feed(b"\n") if self._carry else b""
-
-    def _sent(self, line: bytes) -> bytes:
+    def _text(self, line: bytes) -> bytes:
         parts = line.split(b" ", 3)
         if len(parts) != 4:
             return b""
@@ -60,22 +96,37 @@ class LogLines:
         options = self._options
         if stream not in _STREAMS or (options.stream and stream != options.stream):
             return b""
-        if self._since_ns is not None and not self._is_due(time, self._since_ns):
+        goes_on = is_part(tags)
+        held = self._held.pop(stream, None)
+        if held is None and self._is_left_out(time, stream):
+            if not goes_on:
+                self._left_out.discard(stream)
             return b""
-        if options.timestamps and not self._in_line:
+        if held is not None:
+            text = held + text
+        elif options.timestamps:
             text = _full_time(time) + b" " + text
-        self._in_line = is_part(tags)
-        return text if self._in_line else text + b"\n"
+        if not goes_on:
+            return text + b"\n"
+        is_long = len(text) > MAX_HELD_BYTES
+        self._held[stream] = b"" if is_long else text
+        return text if is_long else b""
+
+    def _is_left_out(self, time: bytes, stream: bytes) -> bool:
+        """True for the parts of a line that is not sent, which begins or goes on."""
+        if stream not in self._left_out and self._since_ns is not None:
+            if self._is_due(time, self._since_ns):
+                self._since_ns = None
+            else:
+                self._left_out.add(stream)
+        return stream in self._left_out
 
     def _is_due(self, time: bytes, since_ns: int) -> bool:
         """True if a line is new enough; so are all that follow one that is."""
         try:
-            if parse_ns(time.decode("ascii", "replace")) < since_ns:
-                return False
+            return parse_ns(time.decode("ascii", "replace")) >= since_ns
         except ValueError:
             return False
-        self._since_ns = None
-        return True
 
 
 def is_part(tags: bytes) -> bool:

@@ -4,10 +4,11 @@ import math
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack
-from typing import TypeVar
+from functools import partial
 
+import structlog
 import trio
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from trio_kubelet.k8s import ObjectMeta
 from trio_kubelet.logs.changes import Follower, LogChanges
@@ -15,20 +16,20 @@ from trio_kubelet.logs.files import (
     LogPlace,
     OpenLog,
     TailSearch,
+    is_newest,
     open_folder,
     open_newest,
     open_next,
-    read_piece,
 )
 from trio_kubelet.logs.lines import LogLines
 from trio_kubelet.logs.options import LogOptions
 from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
 
-T = TypeVar("T")
+log = structlog.get_logger("logs")
 
 PIECE_BYTES = 256 * 1024
-LAST_LINES_SECONDS = 1.0
-"""The time that lines may take from the runtime into a file."""
+LAST_LINES_SECONDS = 10.0
+"""The time that lines may take from the runtime into a file that nobody was seen closing."""
 
 THREADS = 8
 THREADS_OF_NAMESPACE = 4
@@ -49,42 +50,47 @@ class LogReader:
     ) -> AsyncGenerator[bytes, None]:
         """The pieces to send of a log; the first piece is empty, as soon as it is open.
 
-        A followed one goes on until `has_ended` says that its container has, and all is read.
+        A followed one goes on until `has_ended` says that its container has, and all is read. A
+        reader that is so slow that files go unread loses whole lines; the agent's log says so.
         Raises OSError.
         """
         share = self.threads.share_of(pod)
         with ExitStack() as stack:
             folder = await share.run_sync(lambda: open_folder(place))
             stack.callback(os.close, folder)
-            files = [await share.run_sync(lambda: open_newest(folder, place.name))]
-            stack.callback(_close, files)
             follower = None
             if options.follow:
-                following = self.changes.following(folder, place.name, pod.uid)
-                follower = stack.enter_context(following)
-            lines, handover = LogLines(options), _Handover(follower)
+                # Before the log is opened: no file that is read is closed unseen.
+                watching = self.changes.following(folder, place.name, pod.uid)
+                follower = stack.enter_context(watching)
+            opened = await share.run_sync(lambda: open_newest(folder, place.name))
+            files = _LogFiles(share, folder, place, follower, opened)
+            stack.callback(files.close)
+            lines = LogLines(options)
             if options.tail_lines is not None:
-                await _seek_tail(share, files[0], options.tail_lines)
+                await _seek_tail(share, opened, options.tail_lines)
             yield b""
             while not lines.full:
                 # Looked at before the read: what was printed until then is read now.
-                ended, is_over = has_ended(), handover.is_over(files)
-                piece = await _next_piece(share, files[0], lines)
+                ended, is_over = has_ended(), await files.is_over()
+                piece = await _next_piece(share, files.current, lines)
                 if piece is not None:
                     yield piece
                 elif follower is None:
-                    yield lines.next_file()
+                    yield lines.end()
                     return
-                elif await _go_on(share, folder, place.name, files):
+                elif await files.find_next():
                     continue
-                elif len(files) > 1 and (ended or is_over):
-                    files.pop(0).file.close()
-                    handover.again()
-                    yield lines.next_file()
+                elif files.following is not None and (ended or is_over):
+                    lost = files.go_on(files.following)
+                    yield lines.next_file(lost=lost)
                 elif ended:
+                    yield lines.flush()
                     return
                 else:
-                    with trio.move_on_at(handover.over_at):
+                    if files.is_newest and (held := lines.flush()):
+                        yield held
+                    with trio.move_on_at(files.over_at):
                         await follower.wait()
 
 
@@ -100,57 +106,88 @@ async def _next_piece(share: Share, opened: OpenLog, lines: LogLines) -> bytes |
     """The bytes to send of the next piece of a file, None at its end."""
 
     def read() -> bytes | None:
-        data = read_piece(opened.file, PIECE_BYTES)
+        data = opened.read(PIECE_BYTES)
         return lines.feed(data) if data else None
 
     return await share.run_sync(read)
 
 
-async def _go_on(share: Share, folder: int, name: str, files: list[OpenLog]) -> bool:
-    """Open what follows a log that was rotated; whether there is something new.
+@define(eq=False)
+class _LogFiles:
+    """Owner of the file that a reader is in, and of the next one once that was rotated.
 
-    The log itself stays the first: it may have got lines between its last read and the
-    rotation, and has to be read to its end again.
-    """
-    if len(files) > 1:
-        return False
-    try:
-        following = await share.run_sync(lambda: open_next(folder, name, files[0]))
-    except FileNotFoundError:
-        return False  # It has been renamed, and the runtime has not made the new one yet.
-    files += following
-    return bool(following)
-
-
-class _Handover:
-    """Tells when the runtime writes no more to a log that was rotated.
-
-    It writes to the next one then, and has closed this one. The first does not do: its two streams
-    go over one after the other, and each line is on its way for a moment. If nobody is seen closing
-    it, it is over some time after the first line of the next one.
+    The runtime goes on writing to a rotated file for a moment: its two streams go over one after
+    the other, and each line is on its way for a moment. Then it closes the file, which is read to
+    its end once more. If nobody is seen closing it, it is over some time after the first line of
+    the next one.
     """
 
-    def __init__(self, follower: Follower | None) -> None:
-        self._follower = follower
-        self.over_at = math.inf
+    share: Share
+    folder: int
+    place: LogPlace
+    follower: Follower | None
+    current: OpenLog
+    following: OpenLog | None = None
+    is_newest: bool = True
+    """False if the current file was rotated, as far as is known."""
+    over_at: float = math.inf
+    has_lost_lines: bool = False
 
-    def is_over(self, files: list[OpenLog]) -> bool:
-        """True if the first of some files gets nothing more."""
-        if len(files) != 2:
-            return len(files) > 2
-        if not os.fstat(files[1].file.fileno()).st_size:
+    async def is_over(self) -> bool:
+        """True if the current file gets nothing more. Raises OSError."""
+        following = self.following
+        if following is None:
             return False
-        now = trio.current_time()
-        self.over_at = min(self.over_at, now + LAST_LINES_SECONDS)
-        return now >= self.over_at or (self._follower is not None and self._follower.closed)
+        closed = self.follower.closed if self.follower is not None else ()
+        if following.is_rotated or self.current.rotated_name in closed:
+            return True
+        if not await self._is_newest(following):
+            return True  # A file is rotated when the runtime has closed the one before it.
+        if os.fstat(following.file.fileno()).st_size:
+            self.over_at = min(self.over_at, trio.current_time() + LAST_LINES_SECONDS)
+        return trio.current_time() >= self.over_at
 
-    def again(self) -> None:
-        """The next file is the first one now."""
+    async def _is_newest(self, opened: OpenLog) -> bool:
+        try:
+            return await self.share.run_sync(
+                partial(is_newest, self.folder, self.place.name, opened)
+            )
+        except FileNotFoundError:
+            return False  # It has been renamed, and the runtime has not made the new one yet.
+
+    async def find_next(self) -> bool:
+        """Open what follows the current file, if that was rotated; true if it is new.
+
+        The current one may have got lines between its last read and the rotation, and has to be
+        read to its end again. Raises OSError.
+        """
+        if self.following is not None:
+            return False
+        find = partial(open_next, self.folder, self.place.name, self.current)
+        try:
+            self.following = await self.share.run_sync(find)
+        except FileNotFoundError:
+            self.is_newest = False
+            return False
+        self.is_newest = self.following is None
+        return not self.is_newest
+
+    def go_on(self, following: OpenLog) -> bool:
+        """Go over to the next file; true if something between the two is lost."""
+        lost = self.current.is_damaged or following.is_after_loss
+        if lost and not self.has_lost_lines:
+            self.has_lost_lines = True  # Said once: who is slow is slow all the time.
+            log.warning("log follower lost lines", path=str(self.place.path))
+        if self.follower is not None:
+            self.follower.closed -= self.current.older | {self.current.rotated_name}
+        self.current.file.close()
+        self.current, self.following = following, None
+        self.is_newest = not following.is_rotated
         self.over_at = math.inf
-        if self._follower is not None:
-            self._follower.closed = False
+        return lost
 
-
-def _close(files: list[OpenLog]) -> None:
-    for each in files:
-        each.file.close()
+    def close(self) -> None:
+        """Close what is open."""
+        self.current.file.close()
+        if self.following is not None:
+            self.following.file.close()

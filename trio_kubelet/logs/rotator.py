@@ -42,6 +42,12 @@ log = structlog.get_logger("logs")
 THREADS = 4
 """Threads that look at logs and rename them; those that pack are containerLogMaxWorkers."""
 
+LOOKED_AT_ONCE = 256
+ROTATED_AT_ONCE, ROTATED_OF_NAMESPACE = 16, 8
+"""Logs: each is a call to the runtime, and a pod may have hundreds that are full at once."""
+PACKED_AT_ONCE, PACKED_OF_NAMESPACE, PACKED_OF_POD = 8, 4, 2
+"""Logs that are being packed, piece by piece: each takes a third of a mebibyte and three files."""
+
 
 @define(eq=False)
 class _WatchedLog:
@@ -97,9 +103,24 @@ class LogRotator:
         self._policy = policy
         self._clock = clock
         self._files = FairLimiter(THREADS, THREADS // 2)
-        self._packers = FairLimiter(workers, max(1, workers // 2))
+        self._rotations = FairLimiter(ROTATED_AT_ONCE, ROTATED_OF_NAMESPACE)
+        self._packings = FairLimiter(PACKED_AT_ONCE, PACKED_OF_NAMESPACE, PACKED_OF_POD)
+        self._packers = _packers(workers)
         self._logs: dict[str, _WatchedLog] = {}
         self._woken = trio.Event()
+
+    def use(self, policy: RotationPolicy) -> None:
+        """Rotate by another policy; all logs that grow are looked at anew."""
+        self._policy = policy
+        due_at = trio.current_time() + LEAST_SECONDS
+        for watched in self._logs.values():
+            if not watched.has_ended:
+                watched.due_at = min(watched.due_at, due_at)
+        self._woken.set()
+
+    def use_workers(self, workers: int) -> None:
+        """Pack with so many threads what is begun from now on."""
+        self._packers = _packers(workers)
 
     def pod_changed(self, before: ObservedPod, after: ObservedPod) -> None:
         """A pod was looked at: watch the logs of its containers, and no longer those of others."""
@@ -144,8 +165,8 @@ class LogRotator:
                 self._woken = trio.Event()
                 now = trio.current_time()
                 due = [each for each in self._idle() if each.due_at <= now]
-                if due:
-                    await self._look(due, nursery)
+                for start in range(0, len(due), LOOKED_AT_ONCE):
+                    await self._look(due[start : start + LOOKED_AT_ONCE], nursery)
                 next_at = min((each.due_at for each in self._idle()), default=math.inf)
                 # A second at least, so that many logs are looked at together.
                 with trio.move_on_at(max(next_at, now + LEAST_SECONDS)):
@@ -182,7 +203,8 @@ class LogRotator:
         """Rotate a log that is full, finish what is half done, and have the rest packed."""
         had_ended, wait_seconds = watched.has_ended, self._policy.interval_seconds
         try:
-            await (self._rotate(watched) if is_full else self._finish(watched))
+            async with self._rotations.share(watched.namespace, watched.pod_uid):
+                await (self._rotate(watched) if is_full else self._finish(watched))
             wait_seconds = self._seconds_to_next_look(watched)
         except (OSError, RpcError) as error:
             _tell(watched, error)
@@ -236,7 +258,8 @@ class LogRotator:
         """Pack what was rotated, but for the newest file."""
         share = self._packers.share(watched.namespace, watched.pod_uid)
         try:
-            await _pack_all(watched.place, self._policy, share)
+            async with self._packings.share(watched.namespace, watched.pod_uid):
+                await _pack_all(watched.place, self._policy, share)
         except OSError as error:
             _tell(watched, error)
             if error.errno == errno.ENOSPC:
@@ -248,6 +271,10 @@ class LogRotator:
 
     def _share_of(self, watched: _WatchedLog) -> Share:
         return self._files.share(watched.namespace, watched.pod_uid)
+
+
+def _packers(workers: int) -> FairLimiter:
+    return FairLimiter(workers, max(1, workers // 2))
 
 
 def _tell(watched: _WatchedLog, error: Exception) -> None:

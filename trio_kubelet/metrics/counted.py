@@ -181,6 +181,23 @@ class EventCounter:
         """A hook over HTTPS was answered in plain HTTP."""
         self.counts.http_fallbacks.inc()
 
+    def device_plugin_registers(self, resource: str) -> None:
+        """Count a call of a device plugin to register; its resource is empty for no valid name."""
+        self.counts.device_plugin_registrations.labels(resource).inc()
+
+    def devices_allocated(self, resource: str, seconds: float) -> None:
+        """Count a call of Allocate, however it ended."""
+        self.counts.device_allocation_seconds.labels(resource).observe(seconds)
+
+    def pod_resources_asked(self, kind: str) -> None:
+        """Count a call at the pod resources socket."""
+        self.counts.pod_resources_requests.labels("v1").inc()
+        self.counts.pod_resources_requests_by_kind[kind].labels("v1").inc()
+
+    def pod_resources_refused(self, kind: str) -> None:
+        """Count a call there that was answered with an error."""
+        self.counts.pod_resources_errors_by_kind[kind].labels("v1").inc()
+
     def evicted(self, signal: str) -> None:
         """A pod is evicted for a signal, or for a limit of its own."""
         self.counts.evictions.labels(eviction_signal=signal).inc()
@@ -204,6 +221,25 @@ class EventCounter:
             if container.name in former:
                 for labels in _changes(former[container.name], container):
                     self.counts.requested_resizes.labels(*labels).inc()
+
+    def cpus_asked(self, has_got: bool) -> None:
+        """A container was to have CPUs for itself."""
+        self.counts.cpu_pinnings.inc()
+        if not has_got:
+            self.counts.cpu_pinning_errors.inc()
+
+    def memory_asked(self, has_got: bool) -> None:
+        """A container was to have memory of certain NUMA nodes."""
+        self.counts.memory_pinnings.inc()
+        if not has_got:
+            self.counts.memory_pinning_errors.inc()
+
+    def topology_looked_at(self, seconds: float, is_aligned: bool) -> None:
+        """A new pod was given its part of the machine, or refused it."""
+        self.counts.topology_admissions.inc()
+        self.counts.topology_milliseconds.observe(seconds * 1e3)
+        if not is_aligned:
+            self.counts.topology_refusals.inc()
 
     def resize_refused(self, detail: str) -> None:
         """A pod asks for resources that the node will never give it."""

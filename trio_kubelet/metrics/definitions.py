@@ -17,19 +17,76 @@ START_SECONDS = (
 STATUS_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0)
 RESIZE_MILLISECONDS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000)
 API_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+TOPOLOGY_MILLISECONDS = tuple(0.05 * 2**power for power in range(15))
 TURN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+HOUR, DAY = 3600, 86_400
+CERTIFICATE_SECONDS = (
+    *(60, HOUR, 4 * HOUR, DAY, 7 * DAY),
+    *(30 * DAY, 90 * DAY, 180 * DAY, 360 * DAY, 4 * 360 * DAY),
+)
 CONTAINERS = tuple(2**power for power in range(5))
 
 SHOWN_AS = {
     "kubelet_evented_pleg_connection_success_count": "counter",
     "kubelet_evented_pleg_connection_error_count": "counter",
     "kubelet_evictions": "counter",
+    **{
+        f"kubelet_pod_resources_endpoint_{what}_{kind}": "counter"
+        for what in ("requests", "errors")
+        for kind in ("list", "get", "get_allocatable")
+    },
 }
 
 
 def static_label(*, static: bool) -> str:
     """The Go kubelet's words for static pods and others."""
     return "true" if static else ""
+
+
+def rotation_ages(registry: CollectorRegistry) -> Histogram:
+    """The ages of serving certificates that were replaced; only nodes that have them show it."""
+    return Histogram(
+        "kubelet_certificate_manager_server_rotation_seconds",
+        "How old certificates of the port were when they were replaced.",
+        buckets=CERTIFICATE_SECONDS,
+        registry=registry,
+    )
+
+
+class CredentialProviderCounts:
+    """Runs of image credential providers; only nodes that have some show them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._errors = Counter(
+            "kubelet_credential_provider_plugin_errors",
+            "Runs of image credential providers that failed.",
+            ["plugin_name"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "kubelet_credential_provider_plugin_duration",
+            "How long runs of image credential providers took.",
+            ["plugin_name"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._configuration = Gauge(
+            "kubelet_credential_provider_config_info",
+            "The configuration of image credential providers, by a hash over its files.",
+            ["hash"],
+            registry=registry,
+        )
+
+    def configured(self, content_hash: str) -> None:
+        """A configuration is in force, in place of the one before."""
+        self._configuration.clear()
+        self._configuration.labels(content_hash).set(1)
+
+    def plugin_ran(self, name: str, seconds: float, has_failed: bool) -> None:
+        """A provider was asked, well or not."""
+        self._seconds.labels(name).observe(seconds)
+        if has_failed:
+            self._errors.labels(name).inc()
 
 
 class Counts:
@@ -112,6 +169,26 @@ class Counts:
             "Images that were removed, by what for: space, or age.",
             ["reason"],
         )
+        resource = ["resource_name"]
+        self.device_plugin_registrations = counter(
+            "kubelet_device_plugin_registration", "Calls of device plugins to register.", resource
+        )
+        self.device_allocation_seconds = seconds(
+            "kubelet_device_plugin_alloc_duration_seconds", "How long Allocate took.", resource
+        )
+        endpoint, version = "kubelet_pod_resources_endpoint", ["server_api_version"]
+        self.pod_resources_requests = counter(
+            f"{endpoint}_requests", "Calls at the pod resources socket.", version
+        )
+        kinds = ("list", "get", "get_allocatable")
+        self.pod_resources_requests_by_kind = {
+            kind: gauge(f"{endpoint}_requests_{kind}", f"Calls of the kind {kind}.", version)
+            for kind in kinds
+        }
+        self.pod_resources_errors_by_kind = {
+            kind: gauge(f"{endpoint}_errors_{kind}", f"Failed calls of the kind {kind}.", version)
+            for kind in kinds
+        }
         signal = ["eviction_signal"]
         self.evictions = gauge("kubelet_evictions", "Pods that were evicted.", signal)
         self.eviction_stats_age = seconds(
@@ -176,6 +253,31 @@ class Counts:
             "How long a try to resize a pod took.",
             ["success"],
             buckets=RESIZE_MILLISECONDS,
+            registry=self.registry,
+        )
+        self.cpu_pinnings = counter(
+            "kubelet_cpu_manager_pinning_requests", "Containers that were to have CPUs alone."
+        )
+        self.cpu_pinning_errors = counter(
+            "kubelet_cpu_manager_pinning_errors", "Containers that could not have CPUs alone."
+        )
+        self.memory_pinnings = counter(
+            "kubelet_memory_manager_pinning_requests",
+            "Containers that were to have memory of certain NUMA nodes.",
+        )
+        self.memory_pinning_errors = counter(
+            "kubelet_memory_manager_pinning_errors", "Containers that could not have that memory."
+        )
+        self.topology_admissions = counter(
+            "kubelet_topology_manager_admission_requests", "New pods whose topology was looked at."
+        )
+        self.topology_refusals = counter(
+            "kubelet_topology_manager_admission_errors", "Pods that the topology was in the way of."
+        )
+        self.topology_milliseconds = Histogram(
+            "kubelet_topology_manager_admission_duration_ms",
+            "How long giving a new pod its part of the machine took.",
+            buckets=TOPOLOGY_MILLISECONDS,
             registry=self.registry,
         )
         self.orphaned_pods = counter(

@@ -8,6 +8,7 @@ from pathlib import Path
 from attrs import field, frozen
 from prometheus_client import ProcessCollector
 
+from trio_kubelet.csi import MeasuredVolume
 from trio_kubelet.metrics.definitions import static_label
 from trio_kubelet.metrics.text import Family, families_of, label_text
 from trio_kubelet.runtime.images.pull_record_files import intents, pulled_records
@@ -18,8 +19,21 @@ _UNLIMITED = float(2**64 - 1)
 RUNTIME_ONLY = "runtime_only"
 """Pods that no source has had: nobody knows whether they are static."""
 
+CLIENT_RENEW_ERRORS = "kubelet_certificate_manager_client_expiration_renew_errors"
+SERVER_RENEW_ERRORS = "kubelet_server_expiration_renew_errors"
+
 _CONFIGS = ("desired", "orphan", RUNTIME_ONLY)
 _LIFECYCLES = ("sync", "terminating", "terminated")
+
+_VOLUME_FIGURES = (
+    ("capacity_bytes", "Capacity of the volume.", "capacity"),
+    ("available_bytes", "Bytes that are free in the volume.", "available"),
+    ("used_bytes", "Bytes that are used in the volume.", "used"),
+    ("inodes", "The most inodes that the volume can have.", "inodes"),
+    ("inodes_free", "Inodes that are free in the volume.", "inodes_free"),
+    ("inodes_used", "Inodes that are used in the volume.", "inodes_used"),
+)
+"""Names of metrics, what they are, and the fields of VolumeUsage."""
 
 
 @frozen(kw_only=True)
@@ -30,8 +44,9 @@ class AgentState:
     `mirrors` are the static pods that are to have a mirror: all of them, if there is an API server.
     `pending_resizes` are counted by reason. `relisted_at` is in seconds since the epoch, 0 before
     the first relist. `features` are the feature gates by name and stage. `versions` are labels of
-    the agent's own. `protected_bytes` is memory of pods that the kernel does not take back
-    (`memory.min`, `memory.low`); None without the gate MemoryQoS.
+    the agent's own. `exclusive_cpus` are those that containers have for themselves, of the rest
+    `shared_pool_millicores` can still become so. `protected_bytes` is memory of pods that the
+    kernel does not take back (`memory.min`, `memory.low`); None without the gate MemoryQoS.
     """
 
     node_name: str
@@ -50,7 +65,24 @@ class AgentState:
     journal_dropped: int
     features: Mapping[tuple[str, str], bool] = field(factory=dict)
     versions: Mapping[str, str] = field(factory=dict)
+    exclusive_cpus: int = 0
+    shared_pool_millicores: int = 0
     protected_bytes: tuple[int, int] | None = None
+    certificates: tuple["CertificateMetrics", ...] = ()
+    shutdown_seconds: tuple[float, float] = (0.0, 0.0)
+
+
+@frozen(kw_only=True)
+class CertificateMetrics:
+    """A certificate that is rotated: how long it is good, and how many requests came to nothing.
+
+    `errors_name` is the Go kubelet's name of that count, which differs between the two.
+    """
+
+    side: str
+    errors_name: str
+    seconds_left: float
+    errors: int
 
 
 def state_families(state: AgentState) -> Iterable[Family]:
@@ -84,6 +116,16 @@ def state_families(state: AgentState) -> Iterable[Family]:
     yield _one(
         "kubelet_pod_in_progress_resizes", "Resizes that are being made.", state.resizes_in_progress
     )
+    yield _one(
+        "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+        "CPUs that containers have for themselves.",
+        state.exclusive_cpus,
+    )
+    yield _one(
+        "kubelet_cpu_manager_shared_pool_size_millicores",
+        "CPUs that are shared and not reserved.",
+        state.shared_pool_millicores,
+    )
     yield _one("kubelet_pleg_last_seen_seconds", "When all was looked at.", state.relisted_at)
     dropped = Family("kubelet_pleg_discard_events", "counter", "Changes of pods that were dropped.")
     dropped.add("", state.dropped_changes)
@@ -97,6 +139,18 @@ def state_families(state: AgentState) -> Iterable[Family]:
         what = "Memory of {} pods that is protected."
         yield _one("kubelet_memory_qos_node_memory_min_bytes", what.format("guaranteed"), hard)
         yield _one("kubelet_memory_qos_node_memory_low_bytes", what.format("burstable"), soft)
+    for certificate in state.certificates:
+        yield _one(
+            f"kubelet_certificate_manager_{certificate.side}_ttl_seconds",
+            f"Seconds until the {certificate.side} certificate expires; +Inf if there is none.",
+            certificate.seconds_left,
+        )
+        errors = Family(certificate.errors_name, "counter", "Requests that came to nothing.")
+        errors.add("", certificate.errors)
+        yield errors
+    began, ended = state.shutdown_seconds
+    yield _one("kubelet_graceful_shutdown_start_time_seconds", "When the last began.", began)
+    yield _one("kubelet_graceful_shutdown_end_time_seconds", "When its pods had ended.", ended)
     yield _one("trio_kubelet_build_info", "The agent.", 1, state.versions)
     lost = Family(
         "trio_kubelet_journal_overwritten_total", "counter", "Entries that the journal has lost."
@@ -147,6 +201,19 @@ def log_families(pods: Iterable[tuple[ObservedPod, PodDisk]]) -> Iterable[Family
             }
             used.add(label_text(labels), found.used or 0)
     yield used
+
+
+def volume_families(measured: Iterable[MeasuredVolume]) -> Iterable[Family]:
+    """The space of the volumes that claims are bound to; each claim once."""
+    claims = {(each.volume.namespace, each.volume.claim): each.usage for each in measured}
+    for name, what, figure in _VOLUME_FIGURES:
+        family = Family(f"kubelet_volume_stats_{name}", "gauge", what)
+        for (namespace, claim), usage in sorted(claims.items(), key=lambda each: each[0]):
+            value: int | None = getattr(usage, figure)
+            if claim and value is not None:
+                labels = {"namespace": namespace, "persistentvolumeclaim": claim}
+                family.add(label_text(labels), value)
+        yield family
 
 
 def process_families() -> Iterable[Family]:

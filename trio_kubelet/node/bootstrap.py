@@ -4,7 +4,8 @@ With the credentials of --bootstrap-kubeconfig, good for nothing else, the node 
 to sign a certificate for the user `system:node:NAME`, waits until somebody approves it, and writes
 the kubeconfig that it works with from then on. A kubeconfig whose certificate is still good ends it
 before it begins. Whatever interrupts it, the next attempt uses the same key and the same request.
-An API server that is away is waited for; what waiting does not mend is a `BootstrapError`.
+An API server that is away is waited for; what waiting does not mend is a `BootstrapError`. Where
+certificates are rotated, `client_certificate.py` gets the first one, too.
 
 The cluster of the kubeconfig is that of the bootstrap kubeconfig; its user is the link to the
 current certificate, so that the file never changes when certificates are rotated.
@@ -19,14 +20,13 @@ from pathlib import Path
 import structlog
 import trio
 import yaml
-from attrs import define, field, frozen
+from attrs import frozen
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.k8s import (
     CERTIFICATE_SIGNING_REQUESTS,
     CertificateSigningRequest,
     CertificateSigningRequestSpec,
-    CertificateSigningRequestStatus,
     ObjectMeta,
 )
 from trio_kubelet.k8s.client import (
@@ -34,18 +34,15 @@ from trio_kubelet.k8s.client import (
     ApiError,
     Kubeconfig,
     KubeconfigError,
-    ListSynced,
-    ObjectRemoved,
-    Selection,
-    WatchEvent,
     open_api_clients,
     read_kubeconfig,
-    reflect,
 )
 from trio_kubelet.k8s.client.kubeconfig import CredentialSource, KubeconfigCluster
 from trio_kubelet.node.certificates import (
+    CertificateNames,
     CertificateStore,
     ClientKey,
+    ClientPair,
     is_certificate_of,
     is_request_of,
     key_usages,
@@ -54,6 +51,12 @@ from trio_kubelet.node.certificates import (
     signing_request,
     utc,
     write_private,
+)
+from trio_kubelet.node.signing_requests import (
+    CLIENT_SIGNER,
+    RequestGoneError,
+    RequestRefusedError,
+    wait_for_certificate,
 )
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.retries import Retries
@@ -98,15 +101,21 @@ def why_not_valid(path: Path, now: datetime) -> str:
     if not path.exists():
         return f"{path} does not exist"
     try:
-        user = read_kubeconfig(path).user
-        if not user.client_certificate:
+        config = read_kubeconfig(path)
+        if not config.user.client_certificate:
             return f"{path} has no client certificate"
-        pair = read_pair(_content(user.client_certificate), _content(user.client_key))
+        pair = kubeconfig_pair(config)
     except KubeconfigError as error:
         return str(error)
     except (OSError, ValueError) as error:
         return f"the client certificate of {path} cannot be read: {error}"
     return "" if pair.is_valid_at(now) else f"the client certificate of {path} has expired"
+
+
+def kubeconfig_pair(config: Kubeconfig) -> ClientPair:
+    """The client certificate of a kubeconfig's user. Blocks; raises OSError and ValueError."""
+    user = config.user
+    return read_pair(_content(user.client_certificate), _content(user.client_key))
 
 
 def _cluster(cluster: KubeconfigCluster) -> Mapping[str, object]:
@@ -126,7 +135,6 @@ def _content(material: CredentialSource) -> bytes:
     return material.data if material.path is None else material.path.read_bytes()
 
 
-SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 APPROVAL_SECONDS = 3600.0
 """A request that nobody approves; the API server forgets it after a day."""
 
@@ -209,8 +217,14 @@ class _Asking:
             request=name,
             approve=approve,
         )
-        with trio.move_on_after(APPROVAL_SECONDS):
-            return await _issued(self.api, request), key
+        try:
+            with trio.move_on_after(APPROVAL_SECONDS):
+                return await wait_for_certificate(self.api, request), key
+        except RequestRefusedError as refusal:
+            delete = f"delete it (kubectl delete csr {name}) and start the agent again"
+            raise BootstrapError(f"{refusal}; {delete}") from refusal
+        except RequestGoneError as gone:
+            raise BootstrapError(f"{gone}; start the agent again") from gone
         raise BootstrapError(
             f"nobody approved the certificate signing request {name} within an hour; see whether "
             f"it is still there (kubectl get csr), approve it with: {approve}"
@@ -233,7 +247,9 @@ class _Asking:
         usages = key_usages(key)
         name = request_name(key, self.node_name, usages)
         spec = CertificateSigningRequestSpec(
-            request=signing_request(key, self.node_name), signer_name=SIGNER, usages=usages
+            request=signing_request(key, CertificateNames(self.node_name)),
+            signer_name=CLIENT_SIGNER,
+            usages=usages,
         )
         wanted = CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec)
         try:
@@ -247,63 +263,10 @@ class _Asking:
     def _is_usable(self, found: CertificateSigningRequest, key: ClientKey) -> bool:
         """True if a request that is there is ours, and what was issued for it still good."""
         ours = is_request_of(found.spec.request, key, self.node_name)
-        if found.spec.signer_name != SIGNER or not ours:
+        if found.spec.signer_name != CLIENT_SIGNER or not ours:
             return False
         issued = found.status.certificate
         return not issued or is_certificate_of(issued, key, utc(self.clock.now_ns()))
-
-
-async def _issued(api: Api, request: CertificateSigningRequest) -> bytes:
-    """The certificate, as soon as the request has one. Raises BootstrapError."""
-    waiting = _Waiting(request.metadata.name, request.metadata.uid)
-    selection = Selection(fields=f"metadata.name={request.metadata.name}")
-    with waiting.scope:
-        await reflect(api, CERTIFICATE_SIGNING_REQUESTS, waiting.on_event, selection)
-    if waiting.problem:
-        raise BootstrapError(waiting.problem)
-    return waiting.certificate
-
-
-@define
-class _Waiting:
-    """The news of a request. `scope` is cancelled when there is nothing to wait for."""
-
-    name: str
-    uid: str
-    scope: trio.CancelScope = field(factory=trio.CancelScope)
-    certificate: bytes = b""
-    problem: str = ""
-    _was_seen: bool = False
-
-    async def on_event(self, event: WatchEvent[CertificateSigningRequest]) -> None:
-        await trio.lowlevel.checkpoint()
-        if isinstance(event, ListSynced):
-            is_gone = not self._was_seen
-        else:
-            self._was_seen = True
-            is_gone = isinstance(event, ObjectRemoved) or event.object.metadata.uid != self.uid
-        if is_gone:
-            self.problem = (
-                f"the certificate signing request {self.name} was deleted; start the agent again"
-            )
-        elif not isinstance(event, ListSynced):
-            self._take(event.object.status)
-        if self.problem or self.certificate:
-            self.scope.cancel()
-
-    def _take(self, status: CertificateSigningRequestStatus) -> None:
-        conditions = {condition.type: condition for condition in status.conditions}
-        for kind, what in (("Denied", "is denied"), ("Failed", "failed")):
-            refusal = conditions.get(kind)
-            if refusal is not None:
-                self.problem = (
-                    f"certificate signing request {self.name} {what}, reason: {refusal.reason}, "
-                    f"message: {refusal.message}; delete it (kubectl delete csr {self.name}) and "
-                    "start the agent again"
-                )
-                return
-        if "Approved" in conditions:
-            self.certificate = status.certificate
 
 
 def _refusal(error: ApiError, credentials: Path) -> str:

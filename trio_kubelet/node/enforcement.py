@@ -19,6 +19,7 @@ from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.qos_reserve import percentage
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s import Quantity
+from trio_kubelet.kernel.system_bus import BusError
 from trio_kubelet.node.allocatable import (
     CPU,
     MEMORY,
@@ -28,8 +29,9 @@ from trio_kubelet.node.allocatable import (
     reserved,
 )
 from trio_kubelet.node.resources import NodeResources
-from trio_kubelet.resources import CgroupConfig, Cgroups, SystemdError
+from trio_kubelet.resources import CgroupConfig, Cgroups
 from trio_kubelet.resources.cgroup_config import hugepage_limits, milli_cpu_to_shares
+from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.cgroups import MissingCgroup
 from trio_kubelet.resources.qos_memory import MemoryReserve
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -171,7 +173,7 @@ def enforcement(
     """The limits that a configuration asks for on a node with these resources."""
     found = reserved_cgroups(configuration, resources.reservations, keeps_reserved=keeps_reserved)
     return Enforcement(
-        pods_cgroup=f"{configuration.cgroup_root.rstrip('/')}/kubepods",
+        pods_cgroup=kubepods_name(configuration.cgroup_root).cgroupfs_path,
         pods=pods_cgroup_config(
             resources.machine,
             resources.reservations,
@@ -195,7 +197,7 @@ class Enforcer:
         """Make the cgroups above the pods and limit those beside them. Raises StartError.
 
         Where the pods' cgroup refuses its limits it is made without them, for `run` to try again.
-        Raises OSError or SystemdError if it cannot be made at all.
+        Raises OSError or BusError if it cannot be made at all.
         """
         if not await self._limit_pods(self._cgroups.start):
             await self._cgroups.start()
@@ -212,7 +214,7 @@ class Enforcer:
         wanted = self._enforcement
         try:
             await write(wanted.pods)
-        except (OSError, SystemdError) as error:
+        except (OSError, BusError) as error:
             message = f'Failed to update Node Allocatable Limits "{wanted.pods_cgroup}": {error}'
             self._recorder.node(EventType.WARNING, FAILED_REASON, message)
             return False
@@ -229,7 +231,7 @@ class Enforcer:
             await self._cgroups.limit_existing(wanted.cgroup, wanted.config)
         except MissingCgroup as error:
             raise self._failure(wanted, error, "make it before the agent starts") from error
-        except (OSError, SystemdError) as error:
+        except (OSError, BusError) as error:
             raise self._failure(wanted, error, "reserve more than it uses") from error
         self._recorder.node(EventType.NORMAL, ENFORCED_REASON, wanted.updated_message)
 

@@ -9,7 +9,7 @@ node. What the configs of pods need to know of the host is gathered when the run
 import os
 import resource
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,15 @@ from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.errors import ConfigError, StartError
 from trio_kubelet.kernel.kernel_log import KERNEL_LOG
-from trio_kubelet.kernel.limits import raise_open_files_limit, set_oom_score
+from trio_kubelet.kernel.limits import (
+    KERNEL_DEFAULTS,
+    SYSCTLS,
+    other_kernel_defaults,
+    raise_open_files_limit,
+    set_kernel_defaults,
+    set_oom_score,
+)
+from trio_kubelet.kernel.logind import Logind, open_logind
 from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.node.allocatable import Resources
 from trio_kubelet.node.machine import MachineInfo, apparmor_enabled, read_machine
@@ -167,7 +175,8 @@ class Host:
     there is none. `set_up(settings)` gives the agent its limits and its root folder the mounts it
     needs, `warnings()` returns what there is to warn of, `read_hosts()` the hosts file; all four
     block. `ask_over_network` runs the probes that need the pods' network. `kernel_log` is where the
-    kernel tells what it does; None where there is none. `root` is where
+    kernel tells what it does, `open_logind` connects to what shuts the machine down; both are None
+    where there is none. `root` is where
     the machine's root folder is, empty for the agent's own: statistics read its /proc.
     """
 
@@ -183,6 +192,7 @@ class Host:
     ask_over_network: AskOverNetwork
     read_hosts: Callable[[], str] = read_hosts
     kernel_log: Path | None = None
+    open_logind: Callable[[], AbstractAsyncContextManager[Logind]] | None = None
     root: str = ""
 
 
@@ -220,6 +230,7 @@ async def open_host(settings: Settings, cgroups: CgroupTree) -> AsyncIterator[Ho
         warnings=partial(_warnings, cgroups),
         ask_over_network=NodeNetwork().ask,
         kernel_log=KERNEL_LOG,
+        open_logind=open_logind,
     )
 
 
@@ -249,6 +260,10 @@ def _transports(settings: Settings) -> Transports:
 def _set_up(settings: Settings) -> None:
     raise_open_files_limit(settings.configuration.max_open_files)
     set_oom_score(settings.configuration.oom_score_adj)
+    if settings.configuration.protect_kernel_defaults:
+        check_kernel_defaults()
+    else:
+        set_kernel_defaults()
     root = Path(settings.options.root_dir)
     try:
         if make_shared(root):
@@ -259,6 +274,23 @@ def _set_up(settings: Settings) -> None:
             "what is mounted later",
             path=str(root),
             error=str(error),
+        )
+
+
+def check_kernel_defaults(folder: Path = SYSCTLS) -> None:
+    """Raises StartError for a kernel whose settings are other than a node needs."""
+    try:
+        others = other_kernel_defaults(folder)
+    except OSError as error:
+        raise StartError(f"protectKernelDefaults: {error.filename}: {error.strerror}") from error
+    if others:
+        wrong = ", ".join(
+            f"{name} is {value} and must be {KERNEL_DEFAULTS[name]}"
+            for name, value in others.items()
+        )
+        raise StartError(
+            f"protectKernelDefaults (--protect-kernel-defaults): {wrong}; set them in "
+            "/etc/sysctl.d, or let the agent do it with protectKernelDefaults false"
         )
 
 

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
-from attrs import field, frozen
+from attrs import evolve, field, frozen
+
+from trio_kubelet.resource_managers.machine_topology import (
+    MachineTopology,
+    flat_topology,
+    read_topology,
+)
 
 log = structlog.get_logger("node")
 
@@ -66,14 +72,6 @@ class MachineSize:
 
 
 @frozen(kw_only=True)
-class CpuTopology:
-    """Counts of what there is; as many cores as CPUs, in one socket, where the kernel is silent."""
-
-    cores: int
-    sockets: int
-
-
-@frozen(kw_only=True)
 class MachineInfo:
     """One machine.
 
@@ -88,7 +86,7 @@ class MachineInfo:
     os_image: str = ""
     architecture: str = ""
     size: MachineSize
-    topology: CpuTopology
+    topology: MachineTopology
     swap_bytes: int = 0
     storage_bytes: int | None = None
     max_pids: int | None = None
@@ -118,7 +116,7 @@ def read_machine(root_directory: Path, host: Path = Path("/")) -> MachineInfo:
         os_image=_os_image(host),
         architecture=go_architecture(platform.machine()),
         size=size,
-        topology=read_topology(size.cpu_milli // 1000, host / "sys/devices/system/cpu"),
+        topology=_topology(host / "sys/devices/system", size),
         swap_bytes=_swap_bytes(meminfo.read_text(errors="replace")),
         storage_bytes=_storage_bytes(root_directory),
         max_pids=max_pids(host),
@@ -149,18 +147,19 @@ def _hugepages(folder: Path) -> Mapping[int, int]:
     return sizes
 
 
-def read_topology(cpus: int, folder: Path) -> CpuTopology:
-    """Read the topology of the CPUs that a folder of sysfs shows."""
-    found: set[tuple[str, str]] = set()
-    for cpu in folder.glob("cpu[0-9]*/topology"):
-        try:
-            socket = (cpu / "physical_package_id").read_text().strip()
-            found.add((socket, (cpu / "core_id").read_text().strip()))
-        except (OSError, ValueError):
-            continue
-    if not found:
-        return CpuTopology(cores=cpus, sockets=1)
-    return CpuTopology(cores=len(found), sockets=len({socket for socket, _ in found}))
+def _topology(sysfs: Path, size: MachineSize) -> MachineTopology:
+    cpus = size.cpu_milli // 1000
+    try:
+        topology = read_topology(sysfs, cpus)
+    except (OSError, ValueError) as error:
+        log.warning("CPU topology read failed, assuming a flat one", error=str(error))
+        topology = flat_topology(cpus)
+    if any(node.memory_bytes for node in topology.numa_nodes):
+        return topology
+    # A kernel without NUMA does not say what its one node has.
+    first, *others = topology.numa_nodes
+    whole = evolve(first, memory_bytes=size.memory_bytes, hugepages=size.hugepages)
+    return evolve(topology, numa_nodes=(whole, *others))
 
 
 def _first(host: Path, candidates: tuple[str, ...]) -> str:

@@ -26,6 +26,7 @@ import trio
 from attrs import define, evolve, field
 
 from state_machines.backoff import BackoffPolicy
+from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import NODES, Node, NodeCondition, Time
 from trio_kubelet.k8s.client import (
     Api,
@@ -169,6 +170,8 @@ class NodeReporter:
     `observe()` looks at the node, `resources()` returns what it has now. `chance` spreads the
     reports of many nodes over time. `on_registered` is called when a new Node object was made, with
     the seconds since this was first tried, `on_ready` each time that the node becomes ready.
+    `volumes_in_use` returns the volumes that must not be detached from the node, None while they
+    are not known: then the Node goes on naming those that it names.
     """
 
     _profile: NodeProfile
@@ -189,10 +192,17 @@ class NodeReporter:
     _first_tried_at: float | None = field(init=False, default=None)
     on_registered: Callbacks[[float]] = field(init=False, factory=Callbacks)
     on_ready: Callbacks[[]] = field(init=False, factory=Callbacks)
+    volumes_in_use: Callable[[], tuple[str, ...] | None] = field(init=False, default=lambda: None)
 
     def wake(self) -> None:
         """Report now if something has changed, instead of when the next report is due."""
         self._wake.set()
+
+    def use(self, settings: Settings) -> None:
+        """Look and report as often as other settings say, from now on."""
+        self._profile = evolve(self._profile, settings=settings)
+        self._next_report_at = None
+        self.wake()
 
     def returned(self) -> None:
         """The API server is back: look at once what it made of the node meanwhile.
@@ -300,6 +310,9 @@ class NodeReporter:
         if observed.is_early and is_ready(before.status.conditions):
             return
         after = updated_node(self._profile_now(), observed, before, self._now())
+        used = self.volumes_in_use()
+        if used is not None:
+            after = evolve(after, status=evolve(after.status, volumes_in_use=used))
         changed = has_changed(before, after)
         if not changed and not self._is_due():
             return

@@ -1,20 +1,25 @@
 """The amounts that the node has and that pods may ask for, computed in one place for all.
 
-The machine is read once, at the start. Nobody keeps a copy of the amounts: admission, volumes,
-the configs of containers and the Node object ask here.
+The machine is read once, at the start; device plugins add what they offer. Nobody keeps a copy of
+the amounts: admission, volumes, the configs of containers and the Node object ask here.
 """
 
+from collections.abc import Mapping
+
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s import Pod, Quantity
 from trio_kubelet.node.allocatable import (
+    CPU,
     MEMORY,
     NodeAmounts,
     Reservations,
     Resources,
+    hugepage_names,
     machine_capacity,
     node_amounts,
     overcommitments,
     reservations,
+    reserved,
     reserved_cpus_problem,
 )
 from trio_kubelet.node.machine import MachineInfo
@@ -33,15 +38,33 @@ class NodeResources:
         self.machine = machine
         self.reservations = reservations
         self._reserved_cpus = reserved_cpus
-        self._amounts = node_amounts(machine, reservations)
+        self._of_machine = self._amounts = node_amounts(machine, reservations)
 
     def amounts(self) -> NodeAmounts:
         """Return what the node has, and what of it pods may ask for."""
         return self._amounts
 
+    def set_devices(self, capacity: Mapping[str, int], allocatable: Mapping[str, int]) -> None:
+        """Take what device plugins offer in all, by resource, and what of it pods may have."""
+        own = self._of_machine
+        self._amounts = NodeAmounts(
+            capacity={**_counted(capacity), **own.capacity},
+            allocatable={**_counted(allocatable), **own.allocatable},
+        )
+
     def allocatable(self) -> Resources:
         """Return what pods may ask for in all."""
         return self._amounts.allocatable
+
+    def reserved_cpu_milli(self) -> int:
+        """Return the millicores that the system and Kubernetes' own processes keep."""
+        return reserved(self.machine, self.reservations).get(CPU, Quantity(0)).milli_value
+
+    def reserved_memory_bytes(self) -> Mapping[str, int]:
+        """Return the bytes of memory and of each size of huge pages that are kept from pods."""
+        kept = reserved(self.machine, self.reservations)
+        names = (MEMORY, *hugepage_names(self.machine))
+        return {name: kept[name].value for name in names if name in kept}
 
     def memory_for(self, pod: Pod) -> int:
         """Return the bytes that a pod may use: its limit, or what there is for all pods."""
@@ -53,6 +76,10 @@ class NodeResources:
             return wrong
         lines = tuple(overcommitments(self.machine, self.reservations))
         return f"invalid Node Allocatable configuration. {' '.join(lines)}" if lines else ""
+
+
+def _counted(numbers: Mapping[str, int]) -> Resources:
+    return {name: Quantity(number) for name, number in numbers.items()}
 
 
 def node_resources(settings: Settings, machine: MachineInfo) -> NodeResources:

@@ -109,7 +109,10 @@ class SystemOomWatch:
         file = self._folder / RECORD
         try:
             content = json_text.loads(file.read_bytes())
-            return int(content["sequence"]) if content["bootID"] == self._boot_id else -1
+            sequence = content["sequence"]
+            if type(sequence) is not int:
+                raise TypeError(f"{sequence!r} is no sequence number")
+            return sequence if content["bootID"] == self._boot_id else -1
         except FileNotFoundError:
             return -1
         except (OSError, ValueError, TypeError, LookupError) as error:

@@ -45,9 +45,13 @@ PATHS = ("/configz", "/debug", "/healthz")
 
 @frozen(kw_only=True)
 class NodeEndpoints:
-    """Makes the routes; `clock` says since when the agent runs."""
+    """Makes the routes; `clock` says since when the agent runs.
+
+    `settings` are those of the start, `in_force` gives those that the agent acts on.
+    """
 
     settings: Settings
+    in_force: Callable[[], Settings]
     clock: Clock
     journal: Journal
     loop_meter: LoopMeter
@@ -58,7 +62,7 @@ class NodeEndpoints:
 
     def _routes(self) -> Iterator[Route]:
         configuration, gates = self.settings.configuration, self.settings.gates
-        yield from configz_routes(configuration)
+        yield from configz_routes(lambda: self.in_force().configuration)
         yield from journal_routes(self.journal)
         yield from turn_routes(self.loop_meter)
         if configuration.enable_system_log_handler:
@@ -78,7 +82,7 @@ class NodeEndpoints:
             yield statusz_route(self._facts(), self._now)
         if gates["ComponentFlagz"]:
             options = self.settings.options
-            yield flagz_route(lambda: flag_values(configuration, options))
+            yield flagz_route(lambda: flag_values(self.in_force().configuration, options))
 
     def _facts(self) -> ProgramFacts:
         version = KUBERNETES_VERSION.removeprefix("v")
@@ -97,9 +101,13 @@ class NodeEndpoints:
 
 @frozen(kw_only=True)
 class PodEndpoints:
-    """`find_pod` gives a pod by namespace and name, with its newest status."""
+    """`find_pod` gives a pod by namespace and name, with its newest status.
+
+    `settings` are those of the start, `in_force` gives those that the agent acts on.
+    """
 
     settings: Settings
+    in_force: Callable[[], Settings]
     clock: Clock
     cache: RuntimeCache
     runtime: RuntimeClient
@@ -123,7 +131,7 @@ class PodEndpoints:
             find_pod=self.find_pod,
             observed=self.cache.get,
             runtime=self.runtime,
-            idle_seconds=configuration.streaming_connection_idle_timeout.total_seconds(),
+            idle_seconds=self._idle_seconds,
         )
         return (
             *log_routes(logs),
@@ -131,6 +139,9 @@ class PodEndpoints:
             *running_pods_routes(self.cache.pods),
             *self._checkpoint_routes(),
         )
+
+    def _idle_seconds(self) -> float:
+        return self.in_force().configuration.streaming_connection_idle_timeout.total_seconds()
 
     def _checkpoint_routes(self) -> Sequence[Route]:
         if not self.settings.gates["ContainerCheckpoint"]:

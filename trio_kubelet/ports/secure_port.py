@@ -53,7 +53,8 @@ class SecurePort:
     """Serves `routes` until it is cancelled.
 
     `reviews` is the API server, None on a node that has none. `watched` makes a handler that tells
-    of each request, let in or not, by the labels of the routes.
+    of each request, let in or not, by the labels of the routes. `signed` is the file of certificate
+    and key where a cluster signs them; it may not be there yet.
     """
 
     settings: Settings
@@ -61,6 +62,7 @@ class SecurePort:
     node_name: str
     routes: Sequence[Route]
     reviews: Api | None = None
+    signed: Path | None = None
     watched: Callable[[Handler, frozenset[str]], Handler] = lambda handler, _labels: handler
     limits: Limits = field(default=LIMITS)
 
@@ -92,7 +94,9 @@ class SecurePort:
         configuration = self.settings.configuration
         certificate = Path(configuration.tls_cert_file)
         key = Path(configuration.tls_private_key_file)
-        if not configuration.tls_cert_file:
+        if self.signed is not None:
+            certificate = key = self.signed
+        elif not configuration.tls_cert_file:
             certificate, key = await self._self_signed()
         authorities = configuration.authentication.x509.client_ca_file
         return TlsFiles(
@@ -101,6 +105,7 @@ class SecurePort:
             authorities=Path(authorities) if authorities else None,
             minimum_version=VERSIONS[configuration.tls_min_version],
             ciphers=openssl_ciphers(configuration.tls_cipher_suites),
+            is_awaited=self.signed is not None,
         )
 
     async def _self_signed(self) -> tuple[Path, Path]:

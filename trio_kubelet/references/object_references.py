@@ -103,6 +103,8 @@ def _secrets_in_volumes(pod: Pod) -> Iterator[str]:
     yield from (each.secret_name for each in volumes if each is not None)
     projected = (projection.secret for projection in _projections(pod))
     yield from (each.name for each in projected if each is not None)
+    drivers = (volume.csi.node_publish_secret_ref for volume in pod.spec.volumes if volume.csi)
+    yield from (each.name for each in drivers if each is not None)
 
 
 def _projections(pod: Pod) -> Iterator[VolumeProjection]:

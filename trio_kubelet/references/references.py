@@ -14,10 +14,20 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
-from trio_kubelet.k8s import ClusterTrustBundleProjection, ConfigMap, Pod, Secret
-from trio_kubelet.k8s.client import Api
-from trio_kubelet.k8s.kinds import CONFIG_MAPS, SECRETS, Kind
-from trio_kubelet.references.cached import CachedObjects
+from trio_kubelet.k8s import (
+    ClusterTrustBundleProjection,
+    ConfigMap,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    Secret,
+    ServiceAccount,
+    VolumeAttachment,
+)
+from trio_kubelet.k8s.client import Api, ApiError
+from trio_kubelet.k8s.kinds import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, Kind
+from trio_kubelet.references.cached import CachedObjects, ask
+from trio_kubelet.references.claims import Claims
 from trio_kubelet.references.object_references import (
     ROOT_CERTIFICATES,
     ObjectError,
@@ -117,6 +127,9 @@ class References:
         self._tokens = Tokens(api, clock, on_change, lookups)
         self._trust_bundles = TrustBundles(api, on_change, enabled=trust_bundles)
         self._services = ServiceCache(api)
+        self._claims = Claims(api, lookups)
+        self._api = api
+        self._lookups = lookups
         self._registered: dict[str, tuple[Pod, ObjectReferences]] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -162,13 +175,44 @@ class References:
         """Return a secret that a registered pod refers to. Raises ObjectError."""
         return await self._secrets.get((namespace, name))
 
+    async def service_account(self, namespace: str, name: str) -> ServiceAccount:
+        """Return a service account as the API server has it now. Raises ObjectError."""
+        try:
+            async with self._lookups.share(namespace):
+                return await ask(lambda: self._api.get(SERVICE_ACCOUNTS, name, namespace))
+        except ApiError as error:
+            raise ObjectError(f"failed to get service account: {error.message}") from error
+
     async def token(self, pod: Pod, audience: str, expiration_seconds: int | None) -> str:
         """Return a valid token of a pod's service account. Raises ObjectError."""
         return await self._tokens.get(pod, audience, expiration_seconds)
 
+    async def account_token(self, pod: Pod, audience: str, account_uid: str) -> str:
+        """Return a valid token of a pod's service account, and of no later one of its name.
+
+        Raises ObjectError.
+        """
+        return await self._tokens.get(pod, audience, None, service_account_uid=account_uid)
+
     async def trust_anchors(self, pod: Pod, projection: ClusterTrustBundleProjection) -> bytes:
         """Return the certificates of a pod's projection in PEM. Raises ObjectError."""
         return await self._trust_bundles.anchors(pod.metadata.namespace, projection)
+
+    async def claim(self, namespace: str, name: str) -> PersistentVolumeClaim:
+        """Return a claim as the API server has it now. Raises ObjectError."""
+        return await self._claims.claim(namespace, name)
+
+    async def persistent_volume(self, namespace: str, name: str) -> PersistentVolume:
+        """Return a volume that a pod of a namespace claims. Raises ObjectError."""
+        return await self._claims.volume(namespace, name)
+
+    async def volume_secret(self, namespace: str, name: str) -> Secret:
+        """Return a secret that a persistent volume names. Raises ObjectError."""
+        return await self._claims.secret(namespace, name)
+
+    async def attachment(self, name: str) -> VolumeAttachment:
+        """Return the attachment of a volume to this node. Raises ObjectError."""
+        return await self._claims.attachment(name)
 
     async def environment(self, pod: Pod, *, is_static: bool = False) -> EnvironmentData:
         """Return what the variables of a registered pod are made of; waits for first answers.
@@ -223,13 +267,37 @@ class NoReferences:
         """Raises ObjectNotFoundError."""
         raise ObjectNotFoundError("secret", name)
 
+    async def service_account(self, _namespace: str, _name: str) -> ServiceAccount:
+        """Raises ObjectError."""
+        raise ObjectError("failed to get service account: there is no API server")
+
     async def token(self, _pod: Pod, _audience: str, _expiration_seconds: int | None) -> str:
+        """Raises ObjectError."""
+        raise ObjectError("failed to fetch token: there is no API server")
+
+    async def account_token(self, _pod: Pod, _audience: str, _account_uid: str) -> str:
         """Raises ObjectError."""
         raise ObjectError("failed to fetch token: there is no API server")
 
     async def trust_anchors(self, _pod: Pod, _projection: ClusterTrustBundleProjection) -> bytes:
         """Raises ObjectError."""
         raise ObjectError("ClusterTrustBundle projection needs an API server")
+
+    async def claim(self, _namespace: str, _name: str) -> PersistentVolumeClaim:
+        """Raises ObjectError."""
+        raise ObjectError("failed to fetch PVC from API server: there is none")
+
+    async def persistent_volume(self, _namespace: str, name: str) -> PersistentVolume:
+        """Raises ObjectError."""
+        raise ObjectError(f"failed to fetch PV {name} from API server: there is none")
+
+    async def volume_secret(self, _namespace: str, name: str) -> Secret:
+        """Raises ObjectNotFoundError."""
+        raise ObjectNotFoundError("secret", name)
+
+    async def attachment(self, name: str) -> VolumeAttachment:
+        """Raises ObjectError."""
+        raise ObjectError(f"failed to fetch {name} from API server: there is none")
 
     async def environment(self, _pod: Pod, *, is_static: bool = False) -> EnvironmentData:  # noqa: ARG002
         """Nothing."""

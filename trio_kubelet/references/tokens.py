@@ -17,6 +17,7 @@ from attrs import define, field, frozen
 
 from trio_kubelet.k8s import (
     BoundObjectReference,
+    ObjectMeta,
     Pod,
     TokenRequest,
     TokenRequestSpec,
@@ -47,6 +48,8 @@ class TokenKey:
     pod_uid: str
     audience: str
     expiration_seconds: int | None
+    service_account_uid: str = ""
+    """Of the account that it has to be for; empty: of whoever has the name."""
 
 
 @frozen(kw_only=True)
@@ -82,13 +85,23 @@ class Tokens:
         """Renew tokens in the background, for ever."""
         await self._tasks.run(task_status=task_status)
 
-    async def get(self, pod: Pod, audience: str, expiration_seconds: int | None) -> str:
+    async def get(
+        self,
+        pod: Pod,
+        audience: str,
+        expiration_seconds: int | None,
+        *,
+        service_account_uid: str = "",
+    ) -> str:
         """Return a token that is valid; waits only where there is none yet.
 
         Raises ObjectError.
         """
         key = TokenKey(
-            pod_uid=pod.metadata.uid, audience=audience, expiration_seconds=expiration_seconds
+            pod_uid=pod.metadata.uid,
+            audience=audience,
+            expiration_seconds=expiration_seconds,
+            service_account_uid=service_account_uid,
         )
         entry = self._entries.setdefault(key, _Entry())
         async with entry.lock:
@@ -148,7 +161,10 @@ class Tokens:
             ),
         )
         request = TokenRequest(
-            api_version="authentication.k8s.io/v1", kind="TokenRequest", spec=spec
+            api_version="authentication.k8s.io/v1",
+            kind="TokenRequest",
+            metadata=ObjectMeta(uid=key.service_account_uid),
+            spec=spec,
         )
         async with self._lookups.share(meta.namespace):
             answer = await ask(

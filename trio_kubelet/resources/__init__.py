@@ -14,7 +14,6 @@ from trio_kubelet.resources.cgroup_names import CgroupDriver, cgroup_parent
 from trio_kubelet.resources.cgroup_tree import CgroupError, CgroupTree
 from trio_kubelet.resources.cgroups import Cgroups
 from trio_kubelet.resources.pod_resources import pod_limits, pod_requests, qos_class
-from trio_kubelet.resources.systemd_slices import SystemdError
 
 __all__ = [
     "CgroupConfig",
@@ -22,7 +21,6 @@ __all__ = [
     "CgroupError",
     "CgroupTree",
     "Cgroups",
-    "SystemdError",
     "cgroup_parent",
     "milli_cpu_to_quota",
     "milli_cpu_to_shares",

@@ -165,6 +165,21 @@ def qos_cgroup_configs(
     }
 
 
+def part_of(config: CgroupConfig, resource: str) -> CgroupConfig:
+    """Return the values that follow from one resource, `cpu` or `memory`."""
+    if resource == "cpu":
+        return CgroupConfig(
+            cpu_shares=config.cpu_shares,
+            cpu_quota_us=config.cpu_quota_us,
+            cpu_period_us=config.cpu_period_us,
+        )
+    return CgroupConfig(
+        memory_limit_bytes=config.memory_limit_bytes,
+        memory_min_bytes=config.memory_min_bytes,
+        memory_low_bytes=config.memory_low_bytes,
+    )
+
+
 def protection_alone(config: CgroupConfig) -> CgroupConfig:
     """Return the protection of memory alone, with none where `config` leaves it alone.
 

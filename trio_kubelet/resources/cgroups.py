@@ -19,7 +19,9 @@ from state_machines.backoff import BackoffPolicy
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import Pod, PodQOSClass
+from trio_kubelet.kernel.system_bus import BusError
 from trio_kubelet.resources.cgroup_config import (
+    NO_QUOTA,
     CgroupConfig,
     pod_cgroup_config,
     protection_alone,
@@ -37,7 +39,7 @@ from trio_kubelet.resources.cgroup_names import (
 )
 from trio_kubelet.resources.cgroup_tree import CgroupTree
 from trio_kubelet.resources.qos_memory import MemoryReserve, protects_memory
-from trio_kubelet.resources.systemd_slices import SystemdError, SystemdSlices
+from trio_kubelet.resources.systemd_slices import SystemdSlices
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.tasks.threads import run_in_thread
@@ -66,9 +68,10 @@ class Cgroups:
     """Makes, changes and removes the cgroups of pods. Without `cgroupsPerQOS` there are none.
 
     `driver` is the one that the runtime uses, whatever `cgroupDriver` says; `hugepage_sizes` are
-    those of the node, in bytes. `reserve` is what lower classes may not use (`qosReserved`).
+    those of the node, in bytes. `reserve` is what lower classes may not use (`qosReserved`). A pod
+    of which `has_exclusive_cpus(uid)` says that containers have CPUs for themselves has no quota.
 
-    Methods raise OSError, or SystemdError with the driver `systemd`. `on_operation` is called with
+    Methods raise OSError, or BusError with the driver `systemd`. `on_operation` is called with
     `create`, `update` or `destroy`, and the seconds that it took, whatever became of it.
     """
 
@@ -76,6 +79,7 @@ class Cgroups:
     _configuration: KubeletConfiguration
     _driver: CgroupDriver = field(kw_only=True)
     _hugepage_sizes: tuple[int, ...] = field(default=(), kw_only=True)
+    _has_exclusive_cpus: Callable[[str], bool] = field(default=lambda _uid: False, kw_only=True)
     _reserve: MemoryReserve | None = field(default=None, kw_only=True)
     _systemd: SystemdSlices = field(kw_only=True, alias="slices")
     _limiter: trio.CapacityLimiter = field(
@@ -166,7 +170,7 @@ class Cgroups:
                 name = qos_cgroup_name(qos, self._configuration.cgroup_root)
                 try:
                     await self._update(name, config)
-                except (OSError, SystemdError):
+                except (OSError, BusError):
                     usage = await self._usage_above_limit(name, config)
                     if usage is None:
                         raise
@@ -204,7 +208,10 @@ class Cgroups:
 
     def config(self, pod: Pod) -> CgroupConfig:
         """Return the values that the pod's cgroup is to have."""
-        return pod_cgroup_config(pod, self._configuration, self._hugepage_sizes)
+        config = pod_cgroup_config(pod, self._configuration, self._hugepage_sizes)
+        if config.cpu_quota_us is not None and self._has_exclusive_cpus(pod.metadata.uid):
+            return evolve(config, cpu_quota_us=NO_QUOTA)
+        return config
 
     async def limits(self, pod: Pod) -> CgroupLimits | None:
         """Read the limits of the pod's cgroup as they are now; None where pods have none."""
@@ -269,7 +276,7 @@ class Cgroups:
             return
         if other is CgroupDriver.SYSTEMD:
             # Without systemd there are only the folders.
-            with suppress(SystemdError):
+            with suppress(BusError):
                 await self._systemd.stop(name)
         try:
             gone = await self._in_thread(partial(self._tree.remove_empty, path))

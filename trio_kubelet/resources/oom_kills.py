@@ -2,35 +2,37 @@
 
 Runtimes watch for it, too, but report the end of a container that lived shortly before they know
 its cause. On cgroup v2 the counts of the pod's cgroup tell afterwards (`oom_ledger.py`), on v1
-notices that were asked for before the start (`oom_notices.py`). Files are read when a container
+notices that were asked for before the start (`oom_files.py`). Files are read when a container
 was seen to end, and at no other time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import structlog
 import trio
 from attrs import define, evolve, field
 
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.resources.cgroup_names import CgroupDriver
 from trio_kubelet.resources.cgroup_tree import CgroupTree
-from trio_kubelet.resources.oom_files import load_record, pod_folders, read_counts, save_record
+from trio_kubelet.resources.oom_files import (
+    OomNotice,
+    first_counts,
+    first_notice,
+    load_record,
+    pod_folders,
+    save_record,
+)
 from trio_kubelet.resources.oom_ledger import (
-    KillCounts,
     OomLedger,
     SeenContainer,
     first_ledger,
     judged,
     shows_all,
 )
-from trio_kubelet.resources.oom_notices import OomNotice
 from trio_kubelet.tasks.threads import run_in_thread
-
-log = structlog.get_logger("cgroups")
 
 T = TypeVar("T")
 
@@ -55,10 +57,10 @@ class OomKills:
 
     async def expect_start(self, uid: str, container_id: str) -> None:
         """Prepare for the end of a container that was made and is started next."""
-        if self._tree.version != 1:
+        if self._tree.version != 1 or not is_path_part(container_id):
             return
-        ask = partial(self._ask_for_notices, uid, container_id, trio.current_time())
-        notice = await self._in_thread(ask)
+        folders = [pod / container_id for pod in self._cgroups(uid, CgroupDriver.CGROUPFS)]
+        notice = await self._in_thread(partial(first_notice, folders, trio.current_time()))
         if notice is not None:
             self._notices.setdefault(uid, {})[container_id] = notice
 
@@ -116,14 +118,15 @@ class OomKills:
         if self._tree.version == 1:
             after = await self._by_notices(uid, before or OomLedger(), seen)
         else:
-            counts = await self._in_thread(partial(self._read, uid))
+            folders = tuple(self._cgroups(uid, *CgroupDriver))
+            counts = await self._in_thread(partial(first_counts, folders))
             if counts is None:
                 return
             after = judged(before or first_ledger(counts, seen), counts, seen, whole=self._whole)
         self._ledgers[uid] = after = after.with_newest(seen)
         with trio.CancelScope(shield=True):
             if after.record and (before is None or after.record != before.record):
-                await self._in_thread(partial(self._save, uid, after))
+                await self._in_thread(partial(save_record, self._pods / uid, after))
             for container_id in self._notices.get(uid, {}).keys() & after.verdicts.keys():
                 await self._close(uid, container_id)
 
@@ -158,41 +161,9 @@ class OomKills:
         if not self._notices[uid]:
             del self._notices[uid]
 
-    def _ask_for_notices(self, uid: str, container_id: str, made_at: float) -> OomNotice | None:
-        """Ask for notices; there are none where systemd makes the container's cgroup. Blocks."""
-        if not is_path_part(container_id):
-            return None
-        for folder in self._pod_folders(uid, (CgroupDriver.CGROUPFS,)):
-            try:
-                return OomNotice.ask(folder / container_id, made_at)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                log.debug(
-                    "OOM kill notification setup failed", container=container_id, error=str(error)
-                )
-        return None
-
-    def _read(self, uid: str) -> KillCounts | None:
-        """The counts of a pod, None if it has no cgroup. Blocks."""
-        for folder in self._pod_folders(uid, tuple(CgroupDriver)):
-            try:
-                return read_counts(folder)
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError) as error:
-                log.debug("OOM kill counts read failed", uid=uid, error=str(error))
-        return None
-
-    def _pod_folders(self, uid: str, drivers: tuple[CgroupDriver, ...]) -> tuple[Path, ...]:
-        memory = self._tree.hierarchies["memory"]
-        return tuple(pod_folders(memory, uid, self._cgroup_root, drivers))
-
-    def _save(self, uid: str, ledger: OomLedger) -> None:
-        try:
-            save_record(self._pods / uid, ledger)
-        except OSError as error:
-            log.warning("OOM kill record write failed", uid=uid, error=str(error))
+    def _cgroups(self, uid: str, *drivers: CgroupDriver) -> Iterator[Path]:
+        """The folders that may be the pod's."""
+        return pod_folders(self._tree.hierarchies["memory"], uid, self._cgroup_root, drivers)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await run_in_thread(work, limiter=self._limiter)

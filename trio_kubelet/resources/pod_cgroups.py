@@ -9,11 +9,11 @@ from attrs import frozen
 
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.k8s import Pod
-from trio_kubelet.resources.cgroup_config import CgroupConfig
+from trio_kubelet.kernel.system_bus import BusError
+from trio_kubelet.resources.cgroup_config import CgroupConfig, part_of
 from trio_kubelet.resources.cgroup_limits import lowered_memory_limit, raised_limits
 from trio_kubelet.resources.cgroups import CgroupBusy, Cgroups
 from trio_kubelet.resources.pod_resources import qos_class
-from trio_kubelet.resources.systemd_slices import SystemdError
 
 log = structlog.get_logger("cgroups")
 
@@ -47,7 +47,7 @@ class PodCgroups:
             if counts and pod.metadata.uid not in self._counted:
                 await self._cgroups.update_qos(self._active())
                 self._counted.add(pod.metadata.uid)
-        except (OSError, SystemdError) as error:
+        except (OSError, BusError) as error:
             message = f"unable to ensure pod container exists: {error}"
             raise PreparationError("FailedCreatePodContainer", message) from error
 
@@ -58,7 +58,7 @@ class PodCgroups:
             if uid in self._counted:
                 await self._cgroups.update_qos(self._active())
                 self._counted.discard(uid)
-        except (OSError, SystemdError, CgroupBusy) as error:
+        except (OSError, BusError, CgroupBusy) as error:
             raise PreparationError("FailedKillPod", str(error)) from error
 
     async def tend_classes(self) -> None:
@@ -67,7 +67,7 @@ class PodCgroups:
             await trio.sleep(TEND_SECONDS)
             try:
                 await self._cgroups.update_qos(self._active())
-            except (OSError, SystemdError) as error:
+            except Exception as error:
                 log.warning("update of QoS cgroups failed", error=str(error))
 
     async def memory_limit_decrease(self, pod: Pod) -> MemoryLimitDecrease | None:
@@ -81,8 +81,8 @@ class PodCgroups:
             return None
         return MemoryLimitDecrease(limit_bytes=limit, usage_bytes=present.memory_usage_bytes)
 
-    async def grow(self, pod: Pod) -> None:
-        """Raise the limits of the pod's cgroup to what it is allocated; lower none.
+    async def grow(self, pod: Pod, resource: str) -> None:
+        """Raise the pod's limits of one resource to what it is allocated; lower none.
 
         Raises PreparationError.
         """
@@ -90,19 +90,19 @@ class PodCgroups:
             present = await self._cgroups.limits(pod)
             if present is None:
                 return
-            raised = raised_limits(self._cgroups.config(pod), present)
+            raised = raised_limits(part_of(self._cgroups.config(pod), resource), present)
             if raised != CgroupConfig():
                 await self._cgroups.update(pod, raised)
 
-    async def finish_resize(self, pod: Pod) -> None:
-        """Set the pod's cgroup to what it is allocated, and those of the QoS classes.
+    async def finish_resize(self, pod: Pod, resource: str) -> None:
+        """Set one resource of the pod's cgroup to what it is allocated, and the QoS classes.
 
         Its containers have their new limits already. Raises PreparationError.
         """
         with _resize_errors():
             if await self._cgroups.limits(pod) is None:
                 return
-            await self._cgroups.update(pod, self._cgroups.config(pod))
+            await self._cgroups.update(pod, part_of(self._cgroups.config(pod), resource))
             await self._cgroups.update_qos(self._active())
 
     async def list_pod_uids(self) -> Iterable[str]:
@@ -119,10 +119,10 @@ class NoCgroups:
     async def memory_limit_decrease(self, pod: Pod) -> None:
         """Nothing to lower."""
 
-    async def grow(self, pod: Pod) -> None:
+    async def grow(self, pod: Pod, resource: str) -> None:
         """Nothing to raise."""
 
-    async def finish_resize(self, pod: Pod) -> None:
+    async def finish_resize(self, pod: Pod, resource: str) -> None:
         """Nothing to set."""
 
     async def remove(self, uid: str) -> None:
@@ -140,6 +140,6 @@ class NoCgroups:
 def _resize_errors() -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, SystemdError) as error:
+    except (OSError, ValueError, BusError) as error:
         message = f"failed to resize the cgroup of the pod: {error}"
         raise PreparationError("ResizeError", message) from error

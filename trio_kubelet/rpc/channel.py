@@ -13,6 +13,7 @@ import re
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Self, cast, final
 
@@ -40,7 +41,7 @@ from trio_kubelet.rpc.methods import (
     UnaryStub,
     method_of,
 )
-from trio_kubelet.rpc.responses import Inbox, read_responses, within
+from trio_kubelet.rpc.responses import READ_AHEAD, Inbox, read_responses, within
 
 STREAM_WINDOW = 16 * 2**20
 WINDOWS = Configuration(
@@ -51,6 +52,8 @@ WINDOWS = Configuration(
 PREFIX = struct.Struct(">BI")
 """The prefix of each message: whether it is compressed, and how long it is."""
 PIECE_BYTES = 16 * 1024
+LARGE_READ_AHEAD = 2
+"""Answers of a stream that wait for their reader, where each may be large."""
 
 UNIX_PATH_MAX = 107
 """Bytes of a unix socket's path on Linux, without the final zero."""
@@ -102,6 +105,23 @@ class _Call(grpclib.client.Stream[bytes, bytes]):
             self._messages_received += 1
             return cut.message()
 
+    async def recv_within(self, max_bytes: int) -> bytes | None:
+        """Receive a message as `recv_message` does, unless it is too large: then nothing of it."""
+        if not self._recv_initial_metadata_done:
+            await self.recv_initial_metadata()
+        with self._wrapper:
+            prefix = await self._stream.recv_data(PREFIX.size)
+            if not prefix:
+                return None
+            compressed, size = PREFIX.unpack(prefix)
+            if compressed:
+                raise ValueError("the answer is compressed, which was not asked for")
+            if size > max_bytes:
+                text = f"received message larger than max ({size} vs. {max_bytes})"
+                raise RpcError(Code.RESOURCE_EXHAUSTED, text)
+            self._messages_received += 1
+            return await self._stream.recv_data(size) if size else b""
+
 
 @final
 class Channel(Transport):
@@ -109,11 +129,19 @@ class Channel(Transport):
 
     Must be made inside `open_rpc_loop()`, at whose end it is closed; may then be used by any
     trio task. Raises ValueError when the endpoint is malformed. Making it does not connect.
-    `headers` go with every call.
+    `headers` go with every call. An answer that has more than `max_answer_bytes` fails its call
+    with RESOURCE_EXHAUSTED.
     """
 
-    def __init__(self, endpoint: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        max_answer_bytes: int | None = None,
+    ) -> None:
         self._path = socket_path(endpoint)
+        self._max_answer_bytes = max_answer_bytes
         self._headers = headers or {}
         self._loop = current_rpc_loop()
         self._grpc = GrpcChannel(path=self._path, codec=BytesCodec(), config=WINDOWS)
@@ -151,7 +179,8 @@ class Channel(Transport):
             self._check_open()
             await self._loop.run(self._stream(called, data, deadline_seconds, inbox))
 
-        return read_responses(call, called, deadline_seconds, head)
+        read_ahead = READ_AHEAD if self._max_answer_bytes is None else LARGE_READ_AHEAD
+        return read_responses(call, called, deadline_seconds, head, read_ahead)
 
     def close(self) -> None:
         """Close for good; calls under way and later ones fail with UNAVAILABLE. Idempotent."""
@@ -172,7 +201,11 @@ class Channel(Transport):
     ) -> bytes:
         async def talk(call: _Call) -> bytes | None:
             await call.send_message(request, end=True)
-            return await (call.recv_message() if cut is None else call.recv_cut(cut))
+            if cut is not None:
+                return await call.recv_cut(cut)
+            if self._max_answer_bytes is not None:
+                return await call.recv_within(self._max_answer_bytes)
+            return await call.recv_message()
 
         answer = await self._talk(method, deadline_seconds, talk)
         if answer is None:
@@ -189,7 +222,9 @@ class Channel(Transport):
         async def talk(call: _Call) -> None:
             await call.send_message(request, end=True)
             inbox.request_is_sent()
-            while (answer := await call.recv_message()) is not None:
+            limit = self._max_answer_bytes
+            receive = call.recv_message if limit is None else partial(call.recv_within, limit)
+            while (answer := await receive()) is not None:
                 try:
                     inbox.put_nowait(answer)
                 except trio.WouldBlock:
@@ -218,6 +253,8 @@ class Channel(Transport):
         try:
             async with call:
                 return await talk(call)
+        except RpcError:
+            raise
         except grpclib.GRPCError as error:
             raise RpcError(Code(error.status.value), error.message or "") from error
         except StreamTerminatedError as error:

@@ -12,7 +12,7 @@ import trio
 
 from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.field_cut import Head
-from trio_kubelet.rpc.messages import decode
+from trio_kubelet.rpc.messages import LARGE_BYTES, decode, decode_of_any_size
 from trio_kubelet.rpc.methods import Method, RequestT, ResponseT
 
 T = TypeVar("T")
@@ -26,9 +26,9 @@ class Inbox:
 
     __slots__ = ("_arrived", "_channel", "_head", "_sent", "error")
 
-    def __init__(self, head: Head | None = None) -> None:
+    def __init__(self, head: Head | None = None, read_ahead: int = READ_AHEAD) -> None:
         self._head = head
-        self._channel, self._arrived = trio.open_memory_channel[bytes](READ_AHEAD)
+        self._channel, self._arrived = trio.open_memory_channel[bytes](read_ahead)
         self._sent = trio.Event()
         self.error: Exception | None = None
 
@@ -87,7 +87,12 @@ class _Responses(Generic[ResponseT]):
         return self
 
     async def __anext__(self) -> ResponseT:
-        return decode(self._type, await self._inbox.get())
+        data = await self._inbox.get()
+        if len(data) <= LARGE_BYTES:
+            return decode(self._type, data)
+        with trio.CancelScope(shield=True):  # what has arrived is not lost
+            response = await decode_of_any_size(self._type, data)
+        return response  # noqa: RET504
 
 
 async def within(seconds: float | None, path: str, call: Awaitable[T]) -> T:
@@ -105,13 +110,15 @@ async def read_responses(
     method: Method[RequestT, ResponseT],
     deadline_seconds: float | None,
     head: Head | None,
+    read_ahead: int = READ_AHEAD,
 ) -> AsyncIterator[AsyncIterator[ResponseT]]:
     """Run a call in a task while the body reads its responses; leaving the body cancels the call.
 
-    Of each response only the `head` is read, if there is one. Errors of the body pass as they are,
+    Of each response only the `head` is read, if there is one. `read_ahead` may wait to be read.
+    Errors of the body pass as they are,
     not in a group.
     """
-    inbox = Inbox(head)
+    inbox = Inbox(head, read_ahead)
     failure: Exception | None = None
 
     async def read() -> None:

@@ -6,6 +6,7 @@ created. So an entry whose id is known, and whose bytes are as many and add up t
 before, is the same: the order of its maps changes neither, and another state changes the sum, or
 the length where it is left out because it is 0. The entry decoded before is then used again.
 A response in which all entries are the same is told by one pass over it that reads nothing else.
+Of those that are new, of which a tenant may have thousands, a few are decoded in a turn.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from zlib import adler32
 
 import betterproto
 import structlog
+import trio
 
 from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.messages import decode
@@ -33,6 +35,9 @@ _SUM = 0xFFFF
 """The half of an Adler-32 checksum that is the sum of all bytes, in whatever order."""
 
 _LONGEST_ID = 64
+DECODED_BYTES_IN_A_TURN = 64 << 10
+"""Of entries of the usual size they take two milliseconds."""
+
 _HEAD = 2 + _LONGEST_ID
 """Bytes of an entry up to the end of its id: tag, length, and the 64 digits of the runtimes."""
 
@@ -137,7 +142,7 @@ class ListReuse(Generic[M]):
     Entries are handed out again and again: they must not be changed by those who get them.
     """
 
-    __slots__ = ("_answer", "_entries", "_heads", "_refused", "_size", "_type")
+    __slots__ = ("_answer", "_entries", "_heads", "_lock", "_refused", "_size", "_type")
 
     def __init__(self, entry_type: type[M]) -> None:
         self._type = entry_type
@@ -146,15 +151,20 @@ class ListReuse(Generic[M]):
         self._answer: tuple[M, ...] = ()
         self._heads: Mapping[bytes, Fingerprint] = {}
         self._size = -1
+        self._lock = trio.Lock()
 
-    def decode(self, response: bytes) -> tuple[M, ...]:
+    async def decode(self, response: bytes) -> tuple[M, ...]:
         """Return the response's entries in its order, decoding those that are new or changed.
 
         If none came, went or changed, whatever their order, it is the very tuple that was
         returned before: `is` tells. Entries that are not in this response are forgotten. One that
         cannot be decoded is named in the log, once, and left out. Raises RpcError(INTERNAL) when
-        the bytes are not such a response; what was kept stays then.
+        the bytes are not such a response; what was kept stays then, and when it is cancelled.
         """
+        async with self._lock:  # Others have turns while it decodes, and may have a response, too.
+            return await self._decode(response)
+
+    async def _decode(self, response: bytes) -> tuple[M, ...]:
         # With all known entries and as long as before, it has no room for anything else.
         if len(response) == self._size and _heads(response) == self._heads:
             return self._answer
@@ -168,11 +178,16 @@ class ListReuse(Generic[M]):
         answer: list[M] = []
         refused: set[bytes] = set()
         same = len(found) == len(kept) == len(self._answer)
+        in_this_turn_bytes = 0
         for identifier, data in found:
             fingerprint = len(data) << 16 | adler32(data) & _SUM
             entry = kept.get(identifier)
             if entry is None or entry[0] != fingerprint:
                 same = False
+                if in_this_turn_bytes >= DECODED_BYTES_IN_A_TURN:
+                    await trio.lowlevel.checkpoint()
+                    in_this_turn_bytes = 0
+                in_this_turn_bytes += len(data)
                 decoded = self._decoded(identifier, data)
                 if decoded is None:
                     refused.add(identifier)

@@ -3,7 +3,8 @@
 One method a call, plain arguments in, CRI messages or ids out. Deadlines: runtimeRequestTimeout
 for most; sandboxes get twice that; stopping gets the grace period on top, and so does a command
 with a timeout; pulls, event streams and commands without a timeout have none and end when their
-caller is cancelled. Lists without a filter decode only what changed (`rpc/wire.py`).
+caller is cancelled. Lists without a filter decode only what changed (`rpc/wire.py`). That of all
+containers may be longer than runtimes send (16 MiB): it is put together of those of sandboxes then.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from trio_kubelet.rpc.field_cut import FieldCut
 from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub
 from trio_kubelet.rpc.stubs.containerd.services.tasks.v1 import DeleteTaskRequest, TasksStub
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.tasks.concurrency import run_for_each
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 
 log = structlog.get_logger("runtime")
@@ -28,6 +30,10 @@ LONGEST_GRACE_SECONDS = 2**31 - 1
 MANY_VARIABLES = 5000
 """As many take ten milliseconds to be encoded."""
 ENCODERS = 2
+SANDBOXES_AT_ONCE = 8
+"""Of which the containers are listed."""
+SHORT_LIST_BYTES = 8 << 20
+"""A list of containers that has become as short is asked for as a whole again."""
 
 _Runtime = cri.RuntimeServiceStub
 _Images = cri.ImageServiceStub
@@ -68,6 +74,7 @@ class RuntimeClient:
         self._encoders = FairLimiter(ENCODERS, 1)
         self._sandboxes = ListReuse(cri.PodSandbox)
         self._containers = ListReuse(cri.Container)
+        self._lists_by_sandbox = False
 
     async def version(self) -> cri.VersionResponse:
         """Ask for the runtime's name and versions."""
@@ -82,6 +89,14 @@ class RuntimeClient:
     async def runtime_config(self) -> cri.RuntimeConfigResponse:
         """Ask for the cgroup driver; UNIMPLEMENTED on runtimes that do not tell."""
         return await self._ask(_Runtime.runtime_config, cri.RuntimeConfigRequest())
+
+    async def set_pod_cidr(self, cidr: str) -> None:
+        """Tell from which range pods get their addresses; two are separated by a comma."""
+        network = cri.NetworkConfig(pod_cidr=cidr)
+        request = cri.UpdateRuntimeConfigRequest(
+            runtime_config=cri.RuntimeConfig(network_config=network)
+        )
+        await self._ask(_Runtime.update_runtime_config, request)
 
     async def run_pod_sandbox(self, config: cri.PodSandboxConfig, runtime_handler: str = "") -> str:
         """Create and start a sandbox; returns its id."""
@@ -119,7 +134,7 @@ class RuntimeClient:
                 cri.ListPodSandboxRequest(),
                 deadline_seconds=self._seconds,
             )
-            return self._sandboxes.decode(response)
+            return await self._sandboxes.decode(response)
         request = cri.ListPodSandboxRequest(filter=filter)
         filtered = await self._ask(_Runtime.list_pod_sandbox, request)
         return tuple(filtered.items)
@@ -130,15 +145,48 @@ class RuntimeClient:
     ) -> tuple[cri.Container, ...]:
         """List containers, all of them without a filter."""
         if filter is None:
-            response = await self._runtime.unary_raw(
-                _Runtime.list_containers,
-                cri.ListContainersRequest(),
-                deadline_seconds=self._seconds,
-            )
-            return self._containers.decode(response)
+            return await self._containers.decode(await self._all_containers())
         request = cri.ListContainersRequest(filter=filter)
         filtered = await self._ask(_Runtime.list_containers, request)
         return tuple(filtered.containers)
+
+    async def _all_containers(self) -> bytes:
+        if not self._lists_by_sandbox:
+            try:
+                return await self._undecoded_containers()
+            except RpcError as error:
+                if error.code is not Code.RESOURCE_EXHAUSTED:
+                    raise
+        answer = await self._containers_by_sandbox()
+        is_long = len(answer) > SHORT_LIST_BYTES
+        if is_long and not self._lists_by_sandbox:
+            log.warning(
+                "list of containers is too long, asking sandbox by sandbox", size_bytes=len(answer)
+            )
+        self._lists_by_sandbox = is_long
+        return answer
+
+    async def _containers_by_sandbox(self) -> bytes:
+        """Return the list of all containers; two lists behind one another are one that has both."""
+        answers: list[bytes] = []
+
+        async def ask(sandbox: cri.PodSandbox) -> None:
+            in_sandbox = cri.ContainerFilter(pod_sandbox_id=sandbox.id)
+            answers.append(await self._undecoded_containers(in_sandbox))
+
+        await run_for_each(await self.list_pod_sandboxes(), ask, SANDBOXES_AT_ONCE)
+        return b"".join(answers)
+
+    async def _undecoded_containers(
+        self,
+        filter: cri.ContainerFilter | None = None,  # noqa: A002
+    ) -> bytes:
+        request = cri.ListContainersRequest()
+        if filter is not None:
+            request.filter = filter
+        return await self._runtime.unary_raw(
+            _Runtime.list_containers, request, deadline_seconds=self._seconds
+        )
 
     async def create_container(
         self, sandbox_id: str, config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig

@@ -103,15 +103,16 @@ def running_pods_routes(observed: Callable[[], Iterable[ObservedPod]]) -> Sequen
     return (Route("GET", "/runningpods/", list_pods, PODS),)
 
 
-def configz_routes(configuration: KubeletConfiguration) -> Sequence[Route]:
-    """`/configz`: what the agent was told, without what opens a source of manifests."""
-    shown = to_wire(configuration)
-    if names := configuration.static_pod_url_header:
-        shown["staticPodURLHeader"] = {name: [MASKED] for name in names}
-    if url := configuration.static_pod_url:
-        shown["staticPodURL"] = without_passwords(url)
+def configz_routes(in_force: Callable[[], KubeletConfiguration]) -> Sequence[Route]:
+    """`/configz`: what the agent acts on, without what opens a source of manifests."""
 
     async def show_configuration(_request: Request) -> Response:
+        configuration = in_force()
+        shown = to_wire(configuration)
+        if names := configuration.static_pod_url_header:
+            shown["staticPodURLHeader"] = {name: [MASKED] for name in names}
+        if url := configuration.static_pod_url:
+            shown["staticPodURL"] = without_passwords(url)
         return json_response({"kubeletconfig": shown})
 
     return (Route(ANY, "/configz", show_configuration, Right(fine_grained="configz")),)

@@ -33,6 +33,8 @@ log = structlog.get_logger("server")
 WITHOUT_BODY = (204, 304)
 PIECE_BYTES = 1 << 20
 """Of a body that is there as a whole: to copy tens of megabytes in one turn holds the loop."""
+PIECES_IN_A_TURN = 64
+"""Of the body of a request: chunks of a byte each come by the thousand at once."""
 BAD_HEADERS = (h11.LocalProtocolError, UnicodeEncodeError)
 FAILED = Response(status=500, body=b"500 internal server error\n")
 
@@ -62,6 +64,7 @@ class Exchange:
         self._watched = trio.Event()
         self._streaming = trio.Event()
         self._switched = False
+        self._pieces = 0
 
     @property
     def request_read(self) -> bool:
@@ -146,6 +149,9 @@ class Exchange:
         while (piece := self._take_piece()) is None:
             data = await self._client.receive(self._client.limits.progress_seconds)
             self._http.receive_data(data)
+        self._pieces += 1
+        if self._pieces % PIECES_IN_A_TURN == 0:
+            await self._client.place.turn()
         return piece
 
     def _take_piece(self) -> bytes | None:
@@ -166,13 +172,17 @@ class Exchange:
         return None
 
     def _drop_body(self) -> bool:
-        """Drop what has arrived of a body that nobody has read; whether that is all of it."""
+        """Drop what has arrived of a body that nobody has read; whether that is all of it.
+
+        Who has sent it in many pieces has to begin anew.
+        """
         try:
-            while piece := self._take_piece():
-                pass
+            for _ in range(PIECES_IN_A_TURN):
+                if not (piece := self._take_piece()):
+                    return piece is not None
         except RequestError:
-            return False
-        return piece is not None
+            pass
+        return False
 
     async def _switch_protocols(self, headers: HeaderPairs) -> trio.abc.Stream:
         if not self._may_switch:

@@ -20,6 +20,13 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ONE_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
+def check_lines(received: bytes | bytearray, limits: Limits) -> None:
+    """Raise RequestError for a head of too many lines, before h11 takes it apart, as it comes."""
+    head, _, _ = received.partition(b"\n\r\n")
+    if head.count(b"\n") > limits.headers:
+        raise RequestError(431, f"there are more than {limits.headers} headers")
+
+
 def check_head(head: bytes, limits: Limits) -> None:
     """Raise RequestError for a head that h11 has taken: its bytes, with the empty line."""
     if len(head) > limits.head_bytes:
@@ -27,8 +34,6 @@ def check_head(head: bytes, limits: Limits) -> None:
     if _BARE_LINE_FEED.search(head):
         raise RequestError(400, "a line of the head ends without a carriage return")
     request_line, *lines = head.rstrip(b"\r\n").split(b"\n")
-    if len(lines) > limits.headers:
-        raise RequestError(431, f"there are more than {limits.headers} headers")
     version = request_line.rsplit(maxsplit=1)[-1]
     if version not in VERSIONS:
         raise RequestError(505, "the version is neither HTTP/1.0 nor HTTP/1.1")

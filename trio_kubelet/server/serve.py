@@ -20,7 +20,7 @@ from trio_kubelet.server.connections import ClientGoneError, ConnectionTable, No
 from trio_kubelet.server.exchange import Exchange, error_response
 from trio_kubelet.server.limits import Limits
 from trio_kubelet.server.messages import Handler, Peer, RequestError, TcpPeer
-from trio_kubelet.server.request_head import check_head
+from trio_kubelet.server.request_head import check_head, check_lines
 
 log = structlog.get_logger("server")
 
@@ -95,7 +95,7 @@ class Connection:
         received = bytearray(self._http.trailing_data[0])
         deadline = trio.current_time() + (self._limits.head_seconds if received else patience)
         try:
-            while (event := self._http.next_event()) is h11.NEED_DATA:
+            while (event := self._next_event(received)) is h11.NEED_DATA:
                 seconds = max(0.0, deadline - trio.current_time())
                 data = await self._client.receive(seconds, for_request=True)
                 if not received:
@@ -110,6 +110,10 @@ class Connection:
         rest = len(self._http.trailing_data[0])
         check_head(bytes(received[: len(received) - rest]), self._limits)
         return event
+
+    def _next_event(self, received: bytearray) -> object:
+        check_lines(received, self._limits)
+        return self._http.next_event()
 
     async def _refuse(self, error: RequestError) -> None:
         """Tell a client that it does not speak HTTP, or too much of it."""

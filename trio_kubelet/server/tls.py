@@ -3,7 +3,8 @@
 A client is asked for a certificate where there are authorities to verify it by, and need not show
 one. Sessions are not resumed: each connection shows its certificate anew. When a file changes,
 new connections get a new context; open connections keep theirs. Files that cannot be used leave
-the previous context in place.
+the previous context in place. Before a cluster has signed the first certificate every handshake
+ends with the alert `internal_error`, as on a Go kubelet.
 """
 
 import ssl
@@ -13,7 +14,7 @@ from typing import Self
 
 import structlog
 import trio
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from trio_kubelet.config.tls_names import DEFAULT_CIPHERS
 from trio_kubelet.k8s.client.tls import load_pair
@@ -32,10 +33,10 @@ RE_READ_SECONDS = 60.0
 class ServerTls:
     """The settings of connections; certificates, keys and authorities as PEM, ciphers as OpenSSL's.
 
-    Without `authorities` no client is asked for a certificate.
+    Without `certificate` no handshake succeeds, without `authorities` no client is asked for one.
     """
 
-    certificate: bytes
+    certificate: bytes | None
     key: bytes = field(repr=False)
     authorities: bytes | None = None
     minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
@@ -59,13 +60,20 @@ def server_context(tls: ServerTls) -> ServerContext:
         context.set_ciphers(tls.ciphers)
     except ssl.SSLError as error:
         raise ValueError(f"the cipher suites are not usable: {error}") from None
-    try:
-        load_pair(context, tls.certificate, tls.key)
-    except ssl.SSLError as error:
-        raise ValueError(f"the certificate and its key are not usable: {error}") from None
+    if tls.certificate is not None:
+        try:
+            load_pair(context, tls.certificate, tls.key)
+        except ssl.SSLError as error:
+            raise ValueError(f"the certificate and its key are not usable: {error}") from None
+    else:
+        context.sni_callback = _end_handshake  # Called whether a client sends a name or not.
     if tls.authorities is not None:
         _verify_clients(context, tls.authorities)
     return context
+
+
+def _end_handshake(_connection: object, _name: str | None, _context: ssl.SSLContext) -> int:
+    return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
 
 
 def _verify_clients(context: ServerContext, authorities: bytes) -> None:
@@ -115,28 +123,41 @@ def shown_certificate(stream: TlsStream) -> ClientCertificate | None:
 
 @frozen
 class TlsFiles:
-    """The files of certificate, key and clients' authorities, with the other settings of TLS."""
+    """The files of certificate, key and clients' authorities, with the other settings of TLS.
+
+    One file may hold certificate and key. `is_awaited` says that it may not be there yet.
+    """
 
     certificate: Path
     key: Path
     authorities: Path | None = None
     minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
     ciphers: str = DEFAULT_CIPHERS
+    is_awaited: bool = False
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """All of them."""
-        return tuple(filter(None, (self.certificate, self.key, self.authorities)))
+        return tuple(filter(None, {self.certificate: 0, self.key: 0, self.authorities: 0}))
 
     def read(self) -> ServerTls:
         """The content of the files now. Blocks; raises OSError."""
+        certificate = self._certificate()
         return ServerTls(
-            certificate=self.certificate.read_bytes(),
-            key=self.key.read_bytes(),
+            certificate=certificate,
+            key=certificate or b"" if self.key == self.certificate else self.key.read_bytes(),
             authorities=self.authorities.read_bytes() if self.authorities else None,
             minimum_version=self.minimum_version,
             ciphers=self.ciphers,
         )
+
+    def _certificate(self) -> bytes | None:
+        try:
+            return self.certificate.read_bytes()
+        except FileNotFoundError:
+            if self.is_awaited:
+                return None
+            raise
 
 
 class CurrentTls:
@@ -151,7 +172,14 @@ class CurrentTls:
     @classmethod
     async def open(cls, files: TlsFiles) -> Self:
         """Read the files and make the context. Raises OSError and ValueError."""
-        return cls(files, await run_in_thread(files.read))
+        tls = await run_in_thread(files.read)
+        try:
+            return cls(files, tls)
+        except ValueError as error:
+            if not files.is_awaited:
+                raise
+            log.warning("certificate cannot be used, waiting for another", error=str(error))
+            return cls(files, evolve(tls, certificate=None))
 
     async def reload(self) -> None:
         """Read the files and make the context anew if they have changed; OSError, ValueError."""

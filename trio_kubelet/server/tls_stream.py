@@ -13,6 +13,8 @@ import trio
 from trio_kubelet.tasks.turns import Turn
 
 RECEIVE_BYTES = 64 * 1024
+RECORD_BYTES = 16 * 1024
+"""As much is read at once in any case: a record of TLS, of which no part can be decrypted."""
 SEND_BYTES = 1 << 20
 """The bytes that are encrypted in one turn of the event loop: two milliseconds."""
 _CUT_OFF = "UNEXPECTED_EOF_WHILE_READING"
@@ -67,15 +69,16 @@ class TlsStream(trio.abc.Stream):
         """
         if max_bytes is not None and max_bytes < 1:
             raise ValueError("max_bytes must be >= 1")
+        max_bytes = min(max_bytes or RECEIVE_BYTES, RECEIVE_BYTES)
         with self._alone("receive"):
             await trio.lowlevel.checkpoint_if_cancelled()
             while True:
-                data = self._decrypted(max_bytes or RECEIVE_BYTES)
+                data = self._decrypted(max_bytes)
                 if data is not None:
                     await trio.lowlevel.cancel_shielded_checkpoint()
                     return data
                 await self._flush()  # What came may be something for TLS itself to answer.
-                await self._fill()
+                await self._fill(max(max_bytes, RECORD_BYTES))
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send everything. Raises trio.BrokenResourceError."""
@@ -129,8 +132,8 @@ class TlsStream(trio.abc.Stream):
                 raise trio.BrokenResourceError from error
         return b"".join(pieces) if pieces or self._has_ended else None
 
-    async def _fill(self) -> None:
-        data = await self.connection.receive_some(RECEIVE_BYTES)
+    async def _fill(self, max_bytes: int = RECEIVE_BYTES) -> None:
+        data = await self.connection.receive_some(max_bytes)
         if data:
             self._incoming.write(data)
         else:

@@ -135,8 +135,10 @@ class KeptManifests:
 
 
 def _content(origin: str, pods: tuple[ManifestPod, ...]) -> bytes:
-    kept = [{"uid": each.uid, "document": each.document} for each in pods]
-    return json.dumps({"origin": origin, "pods": kept}, default=str).encode()
+    """One pod after another: the encoder keeps the interpreter's lock, whatever it encodes."""
+    kept = ({"uid": each.uid, "document": each.document} for each in pods)
+    items = ", ".join(json.dumps(each, default=str) for each in kept)
+    return f'{{"origin": {json.dumps(origin)}, "pods": [{items}]}}'.encode()
 
 
 def _kept_uid(uid: object) -> str:
@@ -203,13 +205,14 @@ SendPods = Callable[[tuple[Pod, ...]], Awaitable[None]]
 class ManifestContext:
     """The parts that a source of manifests works with.
 
-    `kept_folder` holds its last good manifests, and is its own. Files are read and manifests
-    decoded in threads of `limiter`.
+    `kept_folder` holds its last good manifests, and is its own. `adopt` returns what tells of the
+    pods that run when it is called. Files are read and manifests decoded and compared in threads of
+    `limiter`: there may be thousands of pods in them.
     """
 
     node_name: str
     kept_folder: Path
-    adopt: Adopt
+    adopt: Callable[[], Adopt]
     journal: Journal
     limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
 
@@ -220,6 +223,17 @@ class ManifestContext:
         reader = ManifestReader(source=source, node_name=self.node_name)
         kept = KeptManifests(self.kept_folder, reader)
         return StaticPodSet(self, reader, kept, send, ManifestReports(self.journal, settle_seconds))
+
+
+@frozen(kw_only=True)
+class _Resolution:
+    """The pods of all manifests, and what is to be done with them."""
+
+    resolved: ResolvedManifests
+    is_new: bool
+    """They are others than those that were sent."""
+    is_unsaved: bool
+    """They are others than those that are on the disk."""
 
 
 @define(eq=False)
@@ -246,10 +260,11 @@ class StaticPodSet:
 
         The time is trio's clock in seconds, or infinity.
         """
-        resolved = self._resolve(manifests)
+        resolution = await self._resolve(manifests)
+        problems = resolution.resolved.problems
         digests = {manifest.origin: manifest.digest for manifest in manifests}
-        complaints = {o: (digests[o], problems) for o, problems in resolved.problems.items()}
-        await self._go_on_with(resolved)
+        complaints = {origin: (digests[origin], found) for origin, found in problems.items()}
+        await self._go_on_with(resolution)
         return self._reports.update(complaints, trio.current_time())
 
     async def take_trouble(self, origin: str, problem: str) -> float:
@@ -262,7 +277,7 @@ class StaticPodSet:
                 Manifest(origin=kept, digest="", problems=(problem,))
                 for kept in sorted(self._records)
             ]
-            await self._go_on_with(self._resolve(unseen))
+            await self._go_on_with(await self._resolve(unseen))
         complaints: Mapping[str, Complaint] = {origin: ("", (problem,))}
         return self._reports.update(complaints, trio.current_time())
 
@@ -271,26 +286,39 @@ class StaticPodSet:
         limiter = self._context.limiter
         return await run_in_thread(work, abandon_on_cancel=True, limiter=limiter)
 
-    def _resolve(self, manifests: Sequence[Manifest]) -> ResolvedManifests:
-        return self.reader.resolve(
-            manifests, self._records, self._context.adopt, kept_by_earlier_run=self._sent is None
+    async def _resolve(self, manifests: Sequence[Manifest]) -> _Resolution:
+        adopt = self._context.adopt()
+        return await self.in_thread(partial(self._resolve_now, manifests, adopt))
+
+    def _resolve_now(self, manifests: Sequence[Manifest], adopt: Adopt) -> _Resolution:
+        """In a thread, while the source's task waits for it and changes nothing."""
+        resolved = self.reader.resolve(
+            manifests, self._records, adopt, kept_by_earlier_run=self._sent is None
+        )
+        return _Resolution(
+            resolved=resolved,
+            is_new=resolved.pods != self._sent,
+            is_unsaved=resolved.kept != self._saved,
         )
 
-    async def _go_on_with(self, resolved: ResolvedManifests) -> None:
+    async def _go_on_with(self, resolution: _Resolution) -> None:
+        resolved = resolution.resolved
         self._records = resolved.kept
         # Sent before it is kept, as the disk is slow: who forgets a UID finds the same again.
-        if resolved.pods != self._sent:
+        if resolution.is_new:
             await self._send(resolved.pods)
             self._sent = resolved.pods
-        if self._records != self._saved:
-            try:
-                await self.in_thread(partial(self._kept.save, self._saved, self._records))
-            except OSError as error:
-                if str(error) != self._save_problem:
-                    log.warning("manifest copy write failed, will retry", problem=str(error))
-                self._save_problem = str(error)
-                saved = self._saved.items()
-                self._saved = {key: pods for key, pods in saved if self._records.get(key) == pods}
-            else:
-                self._save_problem = ""
-                self._saved = self._records
+        if resolution.is_unsaved:
+            self._saved, problem = await self.in_thread(self._save_now)
+            if problem and problem != self._save_problem:
+                log.warning("manifest copy write failed, will retry", problem=problem)
+            self._save_problem = problem
+
+    def _save_now(self) -> tuple[Records, str]:
+        """Bring the disk up to date, in a thread; what is on it then, and why it is not all."""
+        try:
+            self._kept.save(self._saved, self._records)
+        except OSError as error:
+            saved = self._saved.items()
+            return {o: pods for o, pods in saved if self._records.get(o) == pods}, str(error)
+        return self._records, ""

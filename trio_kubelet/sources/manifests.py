@@ -9,6 +9,7 @@ A static pod that runs already under a name of an earlier kubelet's keeps its UI
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import structlog
 from attrs import evolve, field, frozen
@@ -40,7 +41,10 @@ spec: {containers: [{name: c, image: i}]}
 """
 
 Adopt = Callable[[Pod, Source], str | None]
-"""Asks for the UID of a running sandbox that this pod may take over, by name and containers."""
+"""Asks for the UID of a running sandbox that this pod may take over, by name and containers.
+
+Called in a thread.
+"""
 
 
 @frozen(kw_only=True)
@@ -180,20 +184,26 @@ class ManifestReader:
         if manifest.problems:
             shown = {each.full_name for each in manifest.pods}
             wanted += [each for each in kept if each.full_name not in shown]
+        known: dict[str, dict[str, str]] = {}
+        for each in kept:
+            known.setdefault(each.full_name, {})[each.manifest_uid] = each.uid
         return tuple(
-            evolve(each, uid=self._uid(each, kept, adopt, kept_by_earlier_run)) for each in wanted
+            evolve(
+                each, uid=self._uid(each, known.get(each.full_name, {}), adopt, kept_by_earlier_run)
+            )
+            for each in wanted
         )
 
     def _uid(
         self,
         each: ManifestPod,
-        kept: tuple[ManifestPod, ...],
+        known: Mapping[str, str],
         adopt: Adopt,
         kept_by_earlier_run: bool,
     ) -> str:
+        """The UID of a pod; `known` are those of its name, by the UIDs of their manifests."""
         if each.pod.metadata.uid:
             return each.pod.metadata.uid
-        known = {one.manifest_uid: one.uid for one in kept if one.full_name == each.full_name}
         if not known or kept_by_earlier_run:
             adopted = _adopted(each.pod, self.source, adopt)
             # A UID of our own making, or one that was kept, belongs to a text that is known.
@@ -223,17 +233,22 @@ def _duplicate(
     return None
 
 
-def adoptable_uid(
-    running: Callable[[], Iterable[ObservedPod]], pod: Pod, source: Source
+def adopt_running(running: Iterable[ObservedPod]) -> Adopt:
+    """Adopt the pods that run now."""
+    by_name: dict[str, list[ObservedPod]] = {}
+    for each in running:
+        by_name.setdefault(f"{each.namespace}/{each.name}", []).append(each)
+    return partial(_adoptable_uid, by_name)
+
+
+def _adoptable_uid(
+    running: Mapping[str, Sequence[ObservedPod]], pod: Pod, source: Source
 ) -> str | None:
     """The UID of a running pod that is this static pod: same name, source and containers."""
     wanted = {container.name: container for container in pod.spec.containers}
-    for candidate in running():
+    for candidate in running.get(pod.metadata.key, ()):
         sandbox = candidate.ready_sandbox
         if sandbox is None or sandbox.annotations.get(CONFIG_SOURCE) != source:
-            continue
-        names = (pod.metadata.namespace, pod.metadata.name)
-        if (candidate.namespace, candidate.name) != names:
             continue
         found = {c.name: c.hash for c in reversed(candidate.containers) if c.name in wanted}
         # One hash takes a tenth of a millisecond: only those that are compared are made.

@@ -8,7 +8,7 @@ of a source always yields an ADD, if only an empty one: that is how sources-read
 source that knows what changed says so (`change`, `remove`) and need not repeat all the others.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 import structlog
@@ -59,6 +59,10 @@ class PodUpdate:
     source: Source
 
 
+ComparedPod = tuple[Pod, PodOperation | None]
+"""A pod with the annotations of its source, and what has happened to it."""
+
+
 @define(eq=False)
 class SourceMerge:
     """The last word of every source; owned by the task that feeds the config channel.
@@ -79,12 +83,21 @@ class SourceMerge:
         event `FailedValidation`. Pods carry the annotations of their source and of the time
         when they were first seen.
         """
+        return self.conclude(source, self.compare_all(source, pods))
+
+    def compare_all(self, source: Source, pods: Iterable[Pod]) -> Iterator[ComparedPod]:
+        """Compare the pods of a full set with what is known, one by one: `apply` in two parts."""
+        before = self._pods.get(source, {})
+        for found in self._without_duplicates(source, pods):
+            yield self._compare(source, before.get(found.metadata.uid), found)
+
+    def conclude(self, source: Source, compared: Iterable[ComparedPod]) -> list[PodUpdate]:
+        """Take the full set of pods that was compared; nothing of it may have changed since."""
         first = source not in self._pods
         before = self._pods.get(source, {})
         changes: dict[PodOperation, list[Pod]] = {op: [] for op in _ORDER}
         after: dict[str, Pod] = {}
-        for found in self._without_duplicates(source, pods):
-            pod, op = self._compare(source, before.get(found.metadata.uid), found)
+        for pod, op in compared:
             after[pod.metadata.uid] = pod
             if op is not None:
                 changes[op].append(pod)
@@ -123,9 +136,7 @@ class SourceMerge:
         same_name = [p for p in self._pods[source].values() if _full_name(p) == name]
         return [update for each in same_name for update in self.remove(source, each)]
 
-    def _compare(
-        self, source: Source, known: Pod | None, found: Pod
-    ) -> tuple[Pod, PodOperation | None]:
+    def _compare(self, source: Source, known: Pod | None, found: Pod) -> ComparedPod:
         """The pod with the annotations of its source, and what has happened to it."""
         if not self._pod_level_resources and found.spec.resources is not None:
             found = evolve(found, spec=evolve(found.spec, resources=None))
@@ -182,6 +193,8 @@ def _annotated(pod: Pod, source: Source, seen: str) -> Pod:
 
 
 CHANNEL_SIZE = 64
+PODS_IN_A_TURN = 100
+"""To compare one takes ten microseconds; a source may have thousands."""
 
 
 class PodUpdates:
@@ -194,7 +207,12 @@ class PodUpdates:
 
     async def take(self, source: Source, pods: tuple[Pod, ...]) -> None:
         """Take the full set of pods that a source has now; waits while the sync loop is behind."""
-        await self.send(self.merge.apply(source, pods))
+        compared: list[ComparedPod] = []
+        for each in self.merge.compare_all(source, pods):
+            compared.append(each)
+            if not len(compared) % PODS_IN_A_TURN:
+                await trio.lowlevel.checkpoint()
+        await self.send(self.merge.conclude(source, compared))
 
     async def send(self, updates: Iterable[PodUpdate]) -> None:
         """Hand on what changed in a source; waits while the sync loop is behind."""

@@ -226,6 +226,7 @@ class CgroupReader:
         return NodeStats(
             usage=machine_usage(root, clock.now_ns(), self.text),
             memory_bytes=memory.get("MemTotal", 0),
+            available_memory_bytes=memory.get("MemAvailable"),
             swap_bytes=memory.get("SwapTotal", 0),
             booted_at_ns=boot_time_ns(self.text("proc/stat")),
             network=self._network("proc/self", clock) if depth >= Depth.NETWORK else None,

@@ -1,10 +1,13 @@
 """The disk space of the volumes and logs of pods: all their files have to be looked at.
 
 That costs what the pods' users make it cost, so it is bounded: two threads walk, for pods of two
-namespaces, a walk ends after 20 s with what it has counted by then, and a pod's next one begins no
+namespaces, a walk ends after 12 s with what it has counted by then, and a pod's next one begins no
 sooner than twenty times what the last one took. So nobody hides what they use behind too many
-files. Who only shows figures waits no longer than a second; until there is a result there is none,
-and an old one counts meanwhile.
+files: who decides waits for longer than a walk takes, and is told that there are more.
+
+Who only shows figures waits no longer than a second; until there is a result there is none, and an
+old one counts meanwhile. Who is to choose a pod for what it uses has files counted since: only
+those that took longer than half a second last time, and rest, are as they were then.
 """
 
 import os
@@ -19,19 +22,24 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
+from trio_kubelet.stats.shared import ANY_AGE
 from trio_kubelet.stats.values import Filesystem, VolumeStats
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.concurrency import BackgroundTasks
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.tasks.threads import run_in_thread
+from trio_kubelet.volumes import EPHEMERAL_PLUGINS
+from trio_kubelet.volumes.folders import plugin_folder
 
 log = structlog.get_logger("stats")
 
 WALKS = 2
 """At once, of different namespaces: each may take WALK_SECONDS, and pods are many."""
-WALK_SECONDS = 20.0
+WALK_SECONDS = 12.0
 REST_FACTOR = 20
+QUICK_SECONDS = 0.5
+"""A walk that took no longer is made again for a decision, without rest."""
 FIRST_SECONDS = 1.0
 LOG_PERIOD_SECONDS = 60.0
 ETC_HOSTS, CONTAINERS = "etc-hosts", "containers"
@@ -42,9 +50,6 @@ MAX_PENDING = 8 << 20
 """Characters in the paths of folders that a walk has still to look at."""
 MAX_LINKED = 200_000
 """Files with several names that a walk remembers."""
-
-_LOCAL_PLUGINS = ("empty-dir", "configmap", "secret", "downward-api", "projected")
-_PLUGIN_PREFIX = "kubernetes.io~"
 
 
 @define
@@ -92,7 +97,17 @@ class FolderSpace:
 @frozen
 class _Known:
     disk: PodDisk
-    next_at: float
+    began_at: float
+    took_seconds: float
+
+    def is_due(self, now: float, period_seconds: float) -> bool:
+        """True if it is time to look again."""
+        return now >= self.began_at + max(period_seconds, REST_FACTOR * self.took_seconds)
+
+    def is_too_old(self, now: float, newer_than: float) -> bool:
+        """True if a decision needs a newer one, and may have it."""
+        may_renew = self.took_seconds <= QUICK_SECONDS or self.is_due(now, 0.0)
+        return self.began_at < newer_than and may_renew
 
 
 class DiskUsages:
@@ -113,25 +128,43 @@ class DiskUsages:
         self.on_walk: Callbacks[[PodDisk]] = Callbacks()
 
     async def get(
-        self, pods: Iterable[PodPaths], patience_seconds: float = FIRST_SECONDS
+        self,
+        pods: Iterable[PodPaths],
+        patience_seconds: float = FIRST_SECONDS,
+        newer_than: float = ANY_AGE,
     ) -> Mapping[str, PodDisk]:
         """The known sizes of these pods, by UID; walks begin where it is old.
 
-        First walks are waited for, but no longer than `patience_seconds`.
+        Walks of pods of which nothing is known, or nothing `newer_than` (trio's clock), are waited
+        for, but no longer than `patience_seconds`.
         """
         wanted = {pod.uid: pod for pod in pods}
-        self._known = {uid: known for uid, known in self._known.items() if uid in wanted}
         now = trio.current_time()
         for uid, pod in wanted.items():
             known = self._known.get(uid)
-            if uid not in self._walking and (known is None or now >= known.next_at):
-                self._walking[uid] = trio.Event()
-                self._tasks.start(partial(self._walk, pod))
-        first = [self._walking[uid] for uid in wanted if uid not in self._known]
+            if known is not None and known.is_due(now, self._period_seconds):
+                self._start_walk(pod)
         with trio.move_on_after(patience_seconds):
-            for walked in first:
-                await walked.wait()
-        return {uid: known.disk for uid, known in self._known.items()}
+            while missing := [pod for pod in wanted.values() if self._lacks(pod, newer_than)]:
+                for walked in [self._start_walk(pod) for pod in missing]:
+                    await walked.wait()
+        return {uid: known.disk for uid, known in self._known.items() if uid in wanted}
+
+    def keep_only(self, uids: Iterable[str]) -> None:
+        """Forget pods that are gone."""
+        kept = set(uids)
+        self._known = {uid: known for uid, known in self._known.items() if uid in kept}
+
+    def _lacks(self, pod: PodPaths, newer_than: float) -> bool:
+        known = self._known.get(pod.uid)
+        return known is None or known.is_too_old(trio.current_time(), newer_than)
+
+    def _start_walk(self, pod: PodPaths) -> trio.Event:
+        """Begin a walk unless one is under way; returns its end."""
+        if pod.uid not in self._walking:
+            self._walking[pod.uid] = trio.Event()
+            self._tasks.start(partial(self._walk, pod))
+        return self._walking[pod.uid]
 
     async def _walk(self, pod: PodPaths) -> None:
         count = partial(pod_disk, pod, with_volumes=self._with_volumes)
@@ -151,9 +184,7 @@ class DiskUsages:
         except Exception:
             log.exception("pod disk usage measurement failed", pod=pod.uid)
         finally:
-            took = trio.current_time() - began_at
-            next_at = began_at + max(self._period_seconds, REST_FACTOR * took)
-            self._known[pod.uid] = _Known(disk, next_at)
+            self._known[pod.uid] = _Known(disk, began_at, trio.current_time() - began_at)
             self._walking.pop(pod.uid).set()
 
 
@@ -268,8 +299,8 @@ def filesystem(
 
 
 def _local_volumes(volumes: Path) -> Iterator[Path]:
-    for plugin in _LOCAL_PLUGINS:
-        yield from _folders(volumes / f"{_PLUGIN_PREFIX}{plugin}")
+    for plugin in EPHEMERAL_PLUGINS:
+        yield from _folders(volumes / plugin_folder(plugin))
 
 
 def _folders(folder: Path) -> list[Path]:

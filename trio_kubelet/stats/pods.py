@@ -6,8 +6,9 @@ Where there is none, what the runtime says counts.
 
 from collections.abc import Iterable, Mapping
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
+from trio_kubelet.csi import MeasuredVolume
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,
@@ -27,6 +28,7 @@ from trio_kubelet.stats.values import (
     SandboxStats,
     SwapUsage,
     Usage,
+    VolumeStats,
 )
 
 
@@ -39,11 +41,48 @@ class StatsInputs:
     disks: Mapping[str, PodDisk] | None = None
     images: Filesystem | None = None
     root: Filesystem | None = None
+    of_drivers: Mapping[str, tuple[VolumeStats, ...]] = field(factory=dict)
+    """The volumes that CSI drivers tell of, by the UIDs of pods."""
+
+
+def volumes_of_drivers(
+    measured: Iterable[MeasuredVolume],
+) -> Mapping[str, tuple[VolumeStats, ...]]:
+    """Return what drivers have told of volumes, by the UIDs of pods."""
+    found: dict[str, tuple[VolumeStats, ...]] = {}
+    for each in measured:
+        usage, uid = each.usage, each.volume.pod_uid
+        filesystem = Filesystem(
+            time_ns=each.time_ns,
+            available=usage.available,
+            capacity=usage.capacity,
+            used=usage.used,
+            inodes=usage.inodes,
+            inodes_free=usage.inodes_free,
+            inodes_used=usage.inodes_used,
+        )
+        volume = VolumeStats(
+            name=each.volume.name,
+            filesystem=filesystem,
+            ephemeral=False,
+            claim=each.volume.claim,
+        )
+        found[uid] = (*found.get(uid, ()), volume)
+    return found
 
 
 def shown(pods: Iterable[ObservedPod]) -> tuple[ObservedPod, ...]:
-    """The pods that there are figures of: those with a sandbox that is ready."""
+    """The pods whose figures are shown: those with a sandbox that is ready."""
     return tuple(pod for pod in pods if pod.ready_sandbox is not None)
+
+
+def with_sandbox(pods: Iterable[ObservedPod]) -> tuple[ObservedPod, ...]:
+    """The pods that there are figures of, for who decides by them.
+
+    One whose sandbox has ended, which its containers may see to, still holds its volumes, those in
+    memory too.
+    """
+    return tuple(pod for pod in pods if pod.sandboxes)
 
 
 def running(pod: ObservedPod) -> tuple[ObservedContainer, ...]:
@@ -52,12 +91,17 @@ def running(pod: ObservedPod) -> tuple[ObservedContainer, ...]:
     return tuple(each for each in newest.values() if each.state is ObservedState.RUNNING)
 
 
-def lacks_cgroups(pods: Iterable[ObservedPod], readings: CgroupReadings) -> bool:
-    """True if the runtime has to be asked, because a container that runs has no cgroup of ours."""
+def lacks_cgroups(
+    pods: Iterable[ObservedPod], readings: CgroupReadings, *, of_containers: bool
+) -> bool:
+    """True if the runtime has to be asked, because a pod that runs has no cgroup of ours.
+
+    With `of_containers` that of a container counts, too, which is gone as soon as it ends.
+    """
     return any(
-        container.id not in cgroup.children
+        pod.uid not in readings.pods
+        or (of_containers and container.id not in readings.pods[pod.uid].children)
         for pod in shown(pods)
-        for cgroup in (readings.pods.get(pod.uid) or _NO_CGROUP,)
         for container in running(pod)
     )
 
@@ -68,8 +112,8 @@ _NO_CGROUP = PodCgroup(path="", usage=Usage(time_ns=0), children={}, network=Non
 def pod_stats(
     pods: Iterable[ObservedPod], found: StatsInputs, rates: Rates
 ) -> tuple[PodStats, ...]:
-    """The pods in the order of their names."""
-    stats = [_pod(pod, sandbox, found, rates) for pod in pods if (sandbox := pod.ready_sandbox)]
+    """The pods that have a sandbox, in the order of their names."""
+    stats = [_pod(pod, pod.sandboxes[0], found, rates) for pod in pods if pod.sandboxes]
     return tuple(sorted(stats, key=lambda pod: (pod.namespace, pod.name, pod.uid)))
 
 
@@ -86,6 +130,7 @@ def _pod(pod: ObservedPod, sandbox: ObservedSandbox, found: StatsInputs, rates: 
     network = None
     if not sandbox.host_network:
         network = cgroup.network or (told.network if told is not None else None)
+    layers = _layers(pod, found)
     return PodStats(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -96,8 +141,10 @@ def _pod(pod: ObservedPod, sandbox: ObservedSandbox, found: StatsInputs, rates: 
         cgroup=cgroup.path,
         sandbox=_sandbox(sandbox, cgroup),
         network=network,
-        volumes=disk.volumes if disk is not None else (),
-        ephemeral_storage=ephemeral_storage(containers, disk, found.root),
+        volumes=(*(disk.volumes if disk is not None else ()), *found.of_drivers.get(pod.uid, ())),
+        layers=layers,
+        ephemeral_storage=ephemeral_storage(layers, disk, found.root),
+        is_counted=disk is None or disk.is_complete,
     )
 
 
@@ -135,9 +182,14 @@ def _container(
 
 
 def _on(whole: Filesystem | None, used: Filesystem | None) -> Filesystem | None:
-    """The use of a file system, with the size of that."""
+    """The use of a file system, with the size of that; None where more is used than there is.
+
+    A runtime that counts wrong must not have a pod evicted.
+    """
     if used is None or whole is None:
         return used
+    if whole.capacity is not None and (used.used or 0) > whole.capacity:
+        return None
     return evolve(whole, time_ns=used.time_ns, used=used.used, inodes_used=used.inodes_used)
 
 
@@ -172,8 +224,20 @@ def _total_memory(memories: list[MemoryUsage]) -> MemoryUsage:
     )
 
 
+def _layers(pod: ObservedPod, found: StatsInputs) -> Filesystem | None:
+    """The use of the writable layers of all containers of a pod; None if none is known.
+
+    That of one that has ended stays until it is removed: an init container could hide in it
+    whatever it has written.
+    """
+    told = found.runtime.containers if found.runtime is not None else {}
+    known = [_on(found.images, told[each.id].root) for each in pod.containers if each.id in told]
+    layers = [each for each in known if each is not None]
+    return _sum_of_use(layers[0], layers) if layers else None
+
+
 def ephemeral_storage(
-    containers: Iterable[ContainerStats], disk: PodDisk | None, whole: Filesystem | None
+    layers: Filesystem | None, disk: PodDisk | None, whole: Filesystem | None
 ) -> Filesystem | None:
     """The use of the node's own disk by a pod: layers, logs, volumes, hosts file and messages.
 
@@ -181,10 +245,12 @@ def ephemeral_storage(
     """
     if disk is None or whole is None:
         return None
-    parts = [each.root for each in containers]
-    parts += [volume.filesystem for volume in disk.volumes if volume.ephemeral]
-    parts += disk.logs.values()
-    parts += [disk.files] if disk.files is not None else []
+    volumes = (volume.filesystem for volume in disk.volumes if volume.ephemeral)
+    return _sum_of_use(whole, (layers, *volumes, *disk.logs.values(), disk.files))
+
+
+def _sum_of_use(whole: Filesystem, parts: Iterable[Filesystem | None]) -> Filesystem:
+    """A file system with the use of all of these parts that are known."""
     known = [each for each in parts if each is not None]
     return evolve(
         whole,

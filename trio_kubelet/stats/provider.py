@@ -8,7 +8,7 @@ five seconds, and its figures are left out.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import structlog
 import trio
 from attrs import evolve, frozen
 
+from trio_kubelet.csi import MeasuredVolume
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.observed import ObservedPod
@@ -28,11 +29,19 @@ from trio_kubelet.stats.disk_usage import (
     PodPaths,
     filesystem,
 )
-from trio_kubelet.stats.pods import StatsInputs, lacks_cgroups, pod_stats, shown
+from trio_kubelet.stats.pods import (
+    StatsInputs,
+    lacks_cgroups,
+    pod_stats,
+    shown,
+    volumes_of_drivers,
+    with_sandbox,
+)
 from trio_kubelet.stats.rates import Rates
 from trio_kubelet.stats.runtime_stats import (
     RuntimeFilesystem,
     RuntimeStats,
+    has_layers_before,
     runtime_containers,
     runtime_filesystem,
     runtime_sandboxes,
@@ -40,7 +49,7 @@ from trio_kubelet.stats.runtime_stats import (
 from trio_kubelet.stats.shared import ANY_AGE, SharedValue
 from trio_kubelet.stats.values import Filesystem, NodeReading, NodeStats, Stats
 from trio_kubelet.tasks.clock import Clock
-from trio_kubelet.tasks.concurrency import BackgroundTasks, run_concurrently
+from trio_kubelet.tasks.concurrency import BackgroundTasks, both, run_concurrently
 from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("stats")
@@ -50,8 +59,13 @@ RATE_SECONDS = 1.0
 """Between the first two samples, when nobody has asked for long."""
 
 DEADLINE_SECONDS = 5.0
+OBSERVATION_SECONDS = 1.0
+"""The time that an observation of the node waits for disks: memory may run out meanwhile."""
 DECISION_SECONDS = 15.0
 """For the files of pods that nobody has counted yet, for who decides which pod has to go."""
+LAYERS_SECONDS = 12.0
+"""For writable layers, which containerd counts every ten seconds, whoever asks."""
+LAYERS_PAUSE_SECONDS = 0.5
 FOLDERS_SECONDS = 300.0
 """The time that the runtime's folders are taken for what they were: they are configured."""
 
@@ -64,7 +78,8 @@ class StatsSources:
 
     `pods` returns what the runtime has, `paths` where a pod keeps its files, `processes` a process
     of each system container by name, which may block. `root_folder` is --root-dir. With
-    `images_on_disk` images are on a disk of this machine.
+    `images_on_disk` images are on a disk of this machine. `of_drivers` returns the volumes that
+    CSI drivers tell of.
     """
 
     client: RuntimeClient
@@ -76,6 +91,7 @@ class StatsSources:
     root_folder: Path
     images_on_disk: bool
     volume_seconds: float
+    of_drivers: Callable[[], Iterable[MeasuredVolume]]
 
 
 @frozen(kw_only=True)
@@ -85,7 +101,19 @@ class _ReadRequest:
     depth: Depth = Depth.USAGE
     rates: bool = False
     disks: bool = False
+    fresh_files: bool = False
+    fresh_layers: bool = False
     newer_than: float = ANY_AGE
+    of_all_pods: bool = False
+    """Also of those whose sandbox has ended."""
+
+
+@frozen
+class _Disks:
+    """File systems by their mount points, and the space that pods use of them, by UID."""
+
+    filesystems: Mapping[str, Filesystem]
+    pods: Mapping[str, PodDisk]
 
 
 class StatsProvider:
@@ -95,7 +123,7 @@ class StatsProvider:
         tasks = self._tasks = BackgroundTasks()
         self._sources = sources
         self._threads = trio.CapacityLimiter(1)
-        self._disk_threads = trio.CapacityLimiter(1)
+        self._disk_threads: dict[str, trio.CapacityLimiter] = {}
         self._rates = Rates()
         self._readings = {
             depth: SharedValue(tasks, partial(self._read, depth), FRESH_SECONDS) for depth in Depth
@@ -128,30 +156,62 @@ class StatsProvider:
         """As `rated_usage`, with networks and disks."""
         return await self._stats(_ReadRequest(depth=Depth.NETWORK, rates=True, disks=True))
 
-    async def usage_since(self, time: float, *, disks: bool) -> Stats:
+    async def usage_since(
+        self, time: float, *, disks: bool, fresh_files: bool = False, fresh_layers: bool = False
+    ) -> Stats:
         """As `usage`, read at `time` (trio's clock) or later, for who decides by it.
 
-        With `disks`, files of pods that nobody has counted yet are waited for.
+        Pods whose sandbox has ended are among them. With `disks`, files of pods that nobody has
+        counted yet are waited for, with `fresh_files` those that nobody has counted since; with
+        `fresh_layers`, writable layers that the runtime has counted since this call, if it does.
         """
-        return await self._stats(_ReadRequest(disks=disks, newer_than=time))
+        wanted = _ReadRequest(
+            disks=disks,
+            fresh_files=fresh_files,
+            fresh_layers=fresh_layers,
+            newer_than=time,
+            of_all_pods=True,
+        )
+        return await self._stats(wanted)
 
     async def node_since(self, time: float) -> NodeReading:
-        """The node without its pods, read at `time` (trio's clock) or later."""
+        """The node without its pods, read at `time` (trio's clock) or later.
+
+        Disks that take longer than OBSERVATION_SECONDS are left out.
+        """
         sources = self._sources
-        filesystems = await self._filesystems.get(time)
-        read = partial(sources.reader.read_node, Stopwatch(sources.clock.now_ns()))
-        found = await run_in_thread(read, limiter=self._threads)
+        filesystems: Mapping[str, Filesystem] = {}
+
+        async def read_cgroups() -> NodeReading:
+            read = partial(sources.reader.read_node, Stopwatch(sources.clock.now_ns()))
+            return await run_in_thread(read, limiter=self._threads)
+
+        async def measure_disks() -> None:
+            nonlocal filesystems
+            with trio.move_on_after(self._disk_patience_seconds()):
+                filesystems = await self._filesystems.get(time)
+
+        found, _ = await both(read_cgroups, measure_disks)
         root = str(sources.root_folder)
         return evolve(
             found, node=with_filesystems(found.node, filesystems, self._known_folders, root)
         )
+
+    def _disk_patience_seconds(self) -> float:
+        """Without end until the runtime has told where images are: then it is known what to miss.
+
+        The measurement itself ends in any case.
+        """
+        is_first = self._sources.images_on_disk and self._known_folders.images is None
+        return float("inf") if is_first else OBSERVATION_SECONDS
 
     async def disks(self) -> Mapping[str, PodDisk]:
         """The space that volumes and logs of pods use, by UID, as far as it is known."""
         return await self._disks.get(map(self._sources.paths, shown(self._sources.pods())))
 
     async def _stats(self, wanted: _ReadRequest) -> Stats:
-        pods = shown(self._sources.pods())
+        seen = self._sources.pods()
+        pods = with_sandbox(seen) if wanted.of_all_pods else shown(seen)
         readings = await self._readings_of(wanted.depth, wanted.newer_than)
         if wanted.rates and not self._rates.is_known(NODE, readings.node.usage.time_ns):
             await self._put_together(pods, readings, _ReadRequest())
@@ -164,20 +224,22 @@ class StatsProvider:
         self, pods: tuple[ObservedPod, ...], readings: CgroupReadings, wanted: _ReadRequest
     ) -> Stats:
         problems: dict[str, str] = {}
-        asks_all = lacks_cgroups(pods, readings)
-        runtime = None
-        if asks_all or wanted.disks:
-            runtime = await self._runtime(
-                problems, sandboxes=asks_all, newer_than=wanted.newer_than
-            )
+        # Side by side: each may take long, and who decides has no time for one after the other.
+        runtime, disks = await both(
+            partial(self._ask_runtime, pods, readings, wanted, problems),
+            partial(self._look_at_disks, pods, wanted),
+        )
         node, found = readings.node, StatsInputs(readings=readings, runtime=runtime)
-        if wanted.disks:
-            filesystems = await self._filesystems.get(wanted.newer_than)
-            patience = FIRST_SECONDS if wanted.newer_than == ANY_AGE else DECISION_SECONDS
-            disks = await self._disks.get(map(self._sources.paths, pods), patience)
+        if disks is not None:
             root = str(self._sources.root_folder)
-            node = with_filesystems(node, filesystems, runtime, root)
-            found = evolve(found, disks=disks, images=node.containers, root=node.root)
+            node = with_filesystems(node, disks.filesystems, runtime, root)
+            found = evolve(
+                found,
+                disks=disks.pods,
+                images=node.containers,
+                root=node.root,
+                of_drivers=volumes_of_drivers(self._sources.of_drivers()),
+            )
         stats = pod_stats(pods, found, self._rates)
         system = tuple(
             evolve(each, usage=self._rates.rated(each.cgroup, each.usage))
@@ -196,6 +258,34 @@ class StatsProvider:
             node=node, pods=stats, system=system, cgroups=readings.between, problems=problems
         )
 
+    async def _ask_runtime(
+        self,
+        pods: tuple[ObservedPod, ...],
+        readings: CgroupReadings,
+        wanted: _ReadRequest,
+        problems: dict[str, str],
+    ) -> RuntimeStats | None:
+        """The runtime's part of the figures; None if none is needed, or it does not answer."""
+        asks_all = lacks_cgroups(pods, readings, of_containers=not wanted.of_all_pods)
+        if not asks_all and not wanted.disks:
+            return None
+        ask = partial(self._runtime, problems, sandboxes=asks_all)
+        runtime = await ask(newer_than=wanted.newer_than)
+        return await self._with_fresh_layers(runtime, ask) if wanted.fresh_layers else runtime
+
+    async def _look_at_disks(
+        self, pods: tuple[ObservedPod, ...], wanted: _ReadRequest
+    ) -> _Disks | None:
+        if not wanted.disks:
+            return None
+        filesystems = await self._filesystems.get(wanted.newer_than)
+        patience = FIRST_SECONDS if wanted.newer_than == ANY_AGE else DECISION_SECONDS
+        counted_after = wanted.newer_than if wanted.fresh_files else ANY_AGE
+        paths = map(self._sources.paths, pods)
+        of_pods = await self._disks.get(paths, patience, counted_after)
+        self._disks.keep_only(pod.uid for pod in self._sources.pods())
+        return _Disks(filesystems, of_pods)
+
     async def _readings_of(self, depth: Depth, newer_than: float = ANY_AGE) -> CgroupReadings:
         """Readings that are fresh and go deep enough, or new ones."""
         for each in Depth:
@@ -210,6 +300,17 @@ class StatsProvider:
         )
         return await run_in_thread(read, limiter=self._threads)
 
+    async def _with_fresh_layers(
+        self, told: RuntimeStats | None, ask: Callable[..., Awaitable[RuntimeStats | None]]
+    ) -> RuntimeStats | None:
+        """Ask until all layers were counted after this call; what is known by then if not."""
+        since_ns = self._sources.clock.now_ns()
+        with trio.move_on_after(LAYERS_SECONDS):
+            while told is not None and has_layers_before(told, since_ns):
+                await trio.sleep(LAYERS_PAUSE_SECONDS)
+                told = await ask(newer_than=trio.current_time())
+        return told
+
     async def _runtime(
         self, problems: dict[str, str], *, sandboxes: bool, newer_than: float
     ) -> RuntimeStats | None:
@@ -217,7 +318,7 @@ class StatsProvider:
         try:
             told = await self._containers.get(newer_than)
             if sandboxes:
-                told = evolve(told, sandboxes=(await self._sandboxes.get()).sandboxes)
+                told = evolve(told, sandboxes=(await self._sandboxes.get(newer_than)).sandboxes)
         except RpcError as error:
             problems["runtime"] = str(error)
             return None
@@ -266,17 +367,31 @@ class StatsProvider:
         sources = self._sources
         folders = {str(sources.root_folder)}
         if sources.images_on_disk:
-            with trio.move_on_after(DEADLINE_SECONDS), suppress(RpcError):
+            # Where the folders are known, a runtime that hangs must not hide the node's own disk.
+            is_known = self._known_folders.images is not None
+            patience = OBSERVATION_SECONDS / 2 if is_known else DEADLINE_SECONDS
+            with trio.move_on_after(patience), suppress(RpcError):
                 await self._folders.get()
             known = self._known_folders
             folders |= {each.mountpoint for each in (known.images, known.layers) if each}
-        measure = partial(filesystems_of, sorted(folders), sources.clock.now_ns())
-        if self._disk_threads.available_tokens == 0:
-            log.warning("filesystem measurement skipped, an earlier one still hangs")
+        found: dict[str, Filesystem] = {}
+
+        async def measure(folder: str) -> None:
+            found.update(await self._measure_filesystem(folder))
+
+        await run_concurrently(*(partial(measure, folder) for folder in sorted(folders)))
+        return found
+
+    async def _measure_filesystem(self, folder: str) -> Mapping[str, Filesystem]:
+        """One file system, in a thread of its own: where images hang, the node's disk is seen."""
+        threads = self._disk_threads.setdefault(folder, trio.CapacityLimiter(1))
+        if threads.available_tokens == 0:
+            log.warning("filesystem measurement skipped, an earlier one still hangs", folder=folder)
             return {}
+        work = partial(filesystems_of, [folder], self._sources.clock.now_ns())
         with trio.move_on_after(DEADLINE_SECONDS):
-            return await run_in_thread(measure, limiter=self._disk_threads, abandon_on_cancel=True)
-        log.warning("filesystem measurement timed out", folders=sorted(folders))
+            return await run_in_thread(work, limiter=threads, abandon_on_cancel=True)
+        log.warning("filesystem measurement timed out", folder=folder)
         return {}
 
 

@@ -6,7 +6,7 @@ A figure that CRI wraps (`UInt64Value`) and that is absent was not measured, and
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -60,6 +60,13 @@ class RuntimeStats:
     layers: RuntimeFilesystem | None = None
 
 
+def has_layers_before(stats: RuntimeStats, time_ns: int) -> bool:
+    """True if the runtime has counted a writable layer before a time, or not yet."""
+    return any(
+        each.root is not None and each.root.time_ns < time_ns for each in stats.containers.values()
+    )
+
+
 def runtime_containers(stats: Iterable[cri.ContainerStats]) -> Mapping[str, RuntimeContainer]:
     """Containers by their ids."""
     return {
@@ -75,7 +82,10 @@ def runtime_sandboxes(stats: Iterable[cri.PodSandboxStats]) -> Mapping[str, Runt
     """Sandboxes by their ids."""
     return {
         each.attributes.id: RuntimeSandbox(
-            usage=_usage(each.linux.cpu, each.linux.memory, None, each.linux.io),
+            usage=evolve(
+                _usage(each.linux.cpu, each.linux.memory, None, each.linux.io),
+                tasks=_number(each.linux.process.process_count),
+            ),
             network=_network(each.linux.network) if is_present(each.linux.network) else None,
         )
         for each in stats

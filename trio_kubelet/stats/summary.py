@@ -26,6 +26,7 @@ from trio_kubelet.stats.values import (
     SwapUsage,
     SystemContainer,
     Usage,
+    VolumeStats,
 )
 from trio_kubelet.tasks.threads import run_in_thread
 
@@ -95,15 +96,18 @@ def _pod(pod: PodStats, *, short: bool) -> Json:
         **found,
         **_io(pod.usage),
         network=_network(pod.network),
-        volume=[
-            {**(_filesystem(volume.filesystem) or {}), "name": volume.name}
-            for volume in pod.volumes
-        ]
-        or None,
+        volume=[_volume(volume, pod.namespace) for volume in pod.volumes] or None,
         swap=_swap(pod.usage),
         process_stats=None if tasks is None else {"process_count": tasks},
         **{"ephemeral-storage": _filesystem(pod.ephemeral_storage)},
     )
+
+
+def _volume(volume: VolumeStats, namespace: str) -> Json:
+    found: Json = {**(_filesystem(volume.filesystem) or {}), "name": volume.name}
+    if volume.claim:
+        found["pvcRef"] = {"name": volume.claim, "namespace": namespace}
+    return found
 
 
 def _container(container: ContainerStats, *, short: bool) -> Json:

@@ -180,11 +180,15 @@ class Filesystem:
 
 @frozen(kw_only=True)
 class VolumeStats:
-    """A volume of a pod. `ephemeral`: it counts as the pod's use of the node's own disk."""
+    """A volume of a pod. `ephemeral`: it counts as the pod's use of the node's own disk.
+
+    `claim` is the claim that it is bound to, in the pod's namespace; empty if it is no claim.
+    """
 
     name: str
     filesystem: Filesystem
     ephemeral: bool
+    claim: str = ""
 
 
 @frozen(kw_only=True)
@@ -213,7 +217,12 @@ class SandboxStats:
 
 @frozen(kw_only=True)
 class PodStats:
-    """A pod that has a sandbox. `cgroup` is empty if it has none of its own."""
+    """A pod that has a sandbox. `cgroup` is empty if it has none of its own.
+
+    `layers` is the use of the writable layers of all its containers, those that have ended too.
+    `is_counted` is False if it uses at least so much of the disk: it has more files than can be
+    counted.
+    """
 
     uid: str
     namespace: str
@@ -225,7 +234,9 @@ class PodStats:
     sandbox: SandboxStats | None = None
     network: NetworkStats | None = None
     volumes: tuple[VolumeStats, ...] = ()
+    layers: Filesystem | None = None
     ephemeral_storage: Filesystem | None = None
+    is_counted: bool = True
 
 
 @frozen(kw_only=True)
@@ -242,11 +253,13 @@ class SystemContainer:
 class NodeStats:
     """The machine as a whole. `tasks` and `max_tasks` are process ids, taken and to be had.
 
+    `available_memory_bytes` is what the kernel takes for free or easy to free (MemAvailable).
     `disks` are there for who asks for details.
     """
 
     usage: Usage
     memory_bytes: int
+    available_memory_bytes: int | None = None
     swap_bytes: int
     booted_at_ns: int
     network: NetworkStats | None = None

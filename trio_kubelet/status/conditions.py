@@ -5,7 +5,7 @@ disrupts the pod and kept; all others belong to somebody else and are passed on 
 them. Readiness gates are others' conditions that the pod's own readiness waits for.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from attrs import evolve
 
@@ -21,7 +21,7 @@ from trio_kubelet.k8s import (
     PodStatus,
     Time,
 )
-from trio_kubelet.runtime.lifecycle.resizes import ResizeStatus
+from trio_kubelet.runtime.lifecycle.resize_progress import ResizeStatus
 from trio_kubelet.runtime.observed import ObservedPod, ObservedSandbox
 from trio_kubelet.runtime.restarts import init_role, is_restarting_all, may_restart_all
 from trio_kubelet.status.container_statuses import ContainerStatuses, terminated
@@ -46,6 +46,9 @@ BY_KUBELET = "TerminationByKubelet"
 
 RESTART_STARTED = "RestartAllContainersStarted"
 RESTART_MESSAGE = "container exited with restart policy rule"
+
+MOST_GATES_NAMED = 100
+"""In the message of the condition Ready."""
 
 ENDED_REASONS = {PodPhase.SUCCEEDED: "PodCompleted", PodPhase.FAILED: "PodFailed"}
 
@@ -246,8 +249,14 @@ def _ready(
         PodConditionType.READY,
         holds=False,
         reason="ReadinessGatesNotReady",
-        message=", ".join(closed),
+        message=_cut_list(closed),
     )
+
+
+def _cut_list(messages: Sequence[str]) -> str:
+    """The first messages, and the number of others: a pod may have tens of thousands of gates."""
+    more = len(messages) - MOST_GATES_NAMED
+    return ", ".join((*messages[:MOST_GATES_NAMED], *((f"and {more} more",) if more > 0 else ())))
 
 
 def _gate_message(condition_type: str, status: str | None) -> str:

@@ -143,6 +143,8 @@ def _status(
         )
     if role is ContainerRole.EPHEMERAL:
         return status
+    if role is ContainerRole.REGULAR and container.name in context.given.devices:
+        status = evolve(status, allocated_resources_status=context.given.devices[container.name])
     verdict = context.given.probed.get(instances[0].id) if instances else None
     return _with_readiness(role, status, verdict or _first_verdict(container, status, before))
 
@@ -279,14 +281,19 @@ def _restart_count(
     """The count of the runtime, unless the status knows of more.
 
     Where containers and logs are gone, the runtime's count begins anew; the next one that runs
-    is nevertheless one more than those that are known.
+    is nevertheless one more than those that are known. One that was made and never started is
+    counted already, and the next one takes its number.
     """
     if before is None:
         return newest.restart_count
+    last = last_terminated(before)
+    has_ended = terminated(before) is not None or (
+        last is not None and last.container_id == before.container_id
+    )
     is_new = (
         newest.state is ObservedState.RUNNING
         and before.container_id not in ("", status.container_id)
-        and (terminated(before) is not None or last_terminated(before) is not None)
+        and has_ended
     )
     return max(newest.restart_count, before.restart_count + (1 if is_new else 0))
 
@@ -310,8 +317,7 @@ def _last_state(
         return _exited(context, older[0])
     if before is None:
         return None
-    for state in (before.state, before.last_state):
-        end = state.terminated if state is not None else None
+    for end in (terminated(before), last_terminated(before)):
         if end is not None and end.container_id != status.container_id:
             return ContainerState(terminated=end)
     return None

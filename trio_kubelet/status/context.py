@@ -6,9 +6,9 @@ from functools import cached_property
 from attrs import field, frozen
 
 from state_machines.probe import ProbeVerdict
-from trio_kubelet.k8s import Pod, PodStatus, ResourceRequirements
+from trio_kubelet.k8s import Pod, PodStatus, ResourceRequirements, ResourceStatus
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.lifecycle.resizes import ResizeStatus
+from trio_kubelet.runtime.lifecycle.resize_progress import ResizeStatus
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 
 POD_REJECTED = "Pod was rejected: "
@@ -51,7 +51,8 @@ class PodStatusContext:
     why containers wait, by name; `restarting` are the names of those that are to run, whatever they
     ended with. `failure` is why the pod failed if it was not for its containers. `stopped`: nothing
     of the pod runs, nor ever will. `probed` is what probes say, by container id. `actuated` is what
-    containers have, by name, where not what they were allocated; `resize` says how far the pod is
+    containers have, by name, where not what they were allocated; `devices` is the health of theirs;
+    `resize` says how far the pod is
     on the way to the resources that its source wants it to have.
     """
 
@@ -64,6 +65,7 @@ class PodStatusContext:
     stopped: bool = False
     probed: Mapping[str, ProbeVerdict] = field(factory=dict)
     actuated: Mapping[str, ResourceRequirements] = field(factory=dict)
+    devices: Mapping[str, tuple[ResourceStatus, ...]] = field(factory=dict)
     resize: ResizeStatus = field(factory=ResizeStatus)
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from attrs import evolve, field, frozen
 
 from state_machines.probe import ProbeVerdict
-from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.k8s import Pod, PodStatus, ResourceStatus
 from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.lifecycle.resizes import Resizes
+from trio_kubelet.runtime.lifecycle.resize_progress import ResizeProgress
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext
 from trio_kubelet.status.generate import pod_status
@@ -56,15 +56,17 @@ class StatusReporter:
 
     `probed` is what the probes say by container id; its owner may change it at any time, and
     the next report shows it. `runtime_features` returns what the runtime said last of its handlers,
-    `allocations` has what pods were allocated, `resizes` what is said of their change.
+    `devices` the health of a pod's devices by container, by the pod's UID. `allocations` has what
+    pods were allocated, `resizes` what is said of their change.
     """
 
     statuses: Statuses
     clock: Clock
     node: NodeIdentity
     allocations: Allocations
-    resizes: Resizes
+    resizes: ResizeProgress
     runtime_features: Callable[[], RuntimeFeatures] = RuntimeFeatures
+    devices: Callable[[str], Mapping[str, tuple[ResourceStatus, ...]]] = lambda _uid: {}
     probed: Mapping[str, ProbeVerdict] = field(factory=dict)
 
     def make(
@@ -94,6 +96,7 @@ class StatusReporter:
                 stopped=stopped,
                 probed=self.probed,
                 actuated=self.allocations.actuated(uid),
+                devices=self.devices(uid),
                 resize=self.resizes.status(uid),
             ),
         )

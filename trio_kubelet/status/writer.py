@@ -105,6 +105,11 @@ class StatusWriter:
         if uid in self._pods:
             self._queue.add(uid)
 
+    def is_told(self, uid: str) -> bool:
+        """True if the API shows the newest status of a pod, or refuses it, or has no pod."""
+        reported = self._pods.get(uid)
+        return reported is None or self._shows_newest(uid, reported)
+
     def changed(self, pod: Pod) -> None:
         """The API shows a pod, or a newer version of it."""
         self._see(pod.metadata.uid, pod, is_mirror=False)
@@ -262,10 +267,13 @@ class StatusWriter:
         An object that somebody's finalizer holds has been deleted already. What is a mirror only
         shows another pod; whoever makes mirrors takes them away.
         """
-        own, settled = self._newest(uid), reported.settled
-        is_told = own is None or (settled is not None and settled[1] == own)
+        is_told = self._shows_newest(uid, reported)
         is_here = not (reported.is_mirror or reported.deleted)
         return is_told and is_here and self._is_to_go(uid, reported)
+
+    def _shows_newest(self, uid: str, reported: _StatusRecord) -> bool:
+        own, settled = self._newest(uid), reported.settled
+        return own is None or (settled is not None and settled[1] == own)
 
     def _is_to_go(self, uid: str, reported: _StatusRecord) -> bool:
         return reported.object.metadata.deletion_timestamp is not None and self._finished(uid)

@@ -9,14 +9,15 @@ from urllib.parse import urlsplit
 
 import h11
 import trio
-from attrs import frozen
+from attrs import define, frozen
 
 from trio_kubelet.server.messages import Headers, RequestError, Response
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 MAX_ERROR_BYTES = 64 * 1024
-READ_BYTES = 64 * 1024
+READ_BYTES = 8 * 1024
+"""As much of an answer is read at a time: what comes with its head is kept as the stream is."""
 
 _PASSED_ON = frozenset({"upgrade", "x-stream-protocol-version", "user-agent", "origin"})
 _PROTOCOLS = "sec-websocket-protocol"
@@ -118,14 +119,45 @@ def _refusing(what: str, seconds: float) -> Iterator[None]:
         raise RequestError(500, f"the runtime's streaming server {what}") from error
 
 
-CLIENT_PIECE_BYTES = 64 * 1024
-PARTNER_PIECE_BYTES = 128 * 1024
+MOST_PIECE_BYTES = 128 * 1024
+LEAST_PIECE_BYTES = 8 * 1024
+ALL_PIECES_BYTES = 1 << 20
+"""Of the pieces that all streams have in hand in one direction; TLS holds each of them twice more.
+
+Where nobody reads at the other end, each stream keeps its piece for hours.
+"""
 LAST_WORDS_SECONDS = 10.0
 """The time that the other end may take to end after the client has."""
 
 
+@define
+class StreamPieces:
+    """The size of the pieces in which bytes are passed on: the more streams, the smaller."""
+
+    _streams: int = 0
+
+    @contextmanager
+    def one_more_stream(self) -> Iterator[None]:
+        """Count a stream until the end of the block."""
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
+
+    @property
+    def size_bytes(self) -> int:
+        """The most bytes that are to be read at a time."""
+        share = ALL_PIECES_BYTES // max(1, self._streams)
+        return max(LEAST_PIECE_BYTES, min(share, MOST_PIECE_BYTES))
+
+
 async def splice(
-    client: trio.abc.Stream, partner: trio.SocketStream, ahead: bytes, idle_seconds: float
+    client: trio.abc.Stream,
+    partner: trio.SocketStream,
+    ahead: bytes,
+    pieces: StreamPieces,
+    idle_seconds: float,
 ) -> None:
     """Pass bytes on, first those that the partner has sent `ahead`; returns when it is over.
 
@@ -141,7 +173,7 @@ async def splice(
 
         async def from_client() -> None:
             try:
-                while data := await client.receive_some(CLIENT_PIECE_BYTES):
+                while data := await client.receive_some(pieces.size_bytes):
                     moved()
                     await partner.send_all(data)
                 await partner.send_eof()
@@ -154,7 +186,7 @@ async def splice(
             try:
                 if ahead:
                     await client.send_all(ahead)
-                while data := await partner.receive_some(PARTNER_PIECE_BYTES):
+                while data := await partner.receive_some(pieces.size_bytes):
                     moved()
                     await client.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -162,6 +194,7 @@ async def splice(
             over.cancel()
 
         moved()
-        async with partner, trio.open_nursery() as nursery:
-            nursery.start_soon(from_client)
-            nursery.start_soon(from_partner)
+        with pieces.one_more_stream():
+            async with partner, trio.open_nursery() as nursery:
+                nursery.start_soon(from_client)
+                nursery.start_soon(from_partner)

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from trio_kubelet.k8s import Pod
 from trio_kubelet.rpc import Code, RpcError
@@ -11,7 +11,7 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.server.messages import Handler, Headers, Request, RequestError, Response, Values
 from trio_kubelet.server.router import RUN_IN_POD, Route
-from trio_kubelet.streaming.backend import SwitchedConnection, dial, splice
+from trio_kubelet.streaming.backend import StreamPieces, SwitchedConnection, dial, splice
 
 MAX_PORT = 65535
 
@@ -83,13 +83,14 @@ class PodStreams:
     """Answers requests for streams.
 
     `find_pod` gives a pod by namespace and name; `observed` what was last seen of it in the
-    runtime, by UID. `idle_seconds` is streamingConnectionIdleTimeout.
+    runtime, by UID. `idle_seconds` gives streamingConnectionIdleTimeout to each new stream.
     """
 
     find_pod: Callable[[str, str], Pod | None]
     observed: Callable[[str], ObservedPod]
     runtime: StreamingRuntime
-    idle_seconds: float
+    idle_seconds: Callable[[], float]
+    _pieces: StreamPieces = field(init=False, factory=StreamPieces)
 
     async def exec(self, request: Request) -> Response | None:
         """Run a command with its streams at the client's."""
@@ -154,7 +155,7 @@ class PodStreams:
             return found
         async with found.stream:
             client = await request.switch_protocols(found.headers)
-            await splice(client, found.stream, found.ahead, self.idle_seconds)
+            await splice(client, found.stream, found.ahead, self._pieces, self.idle_seconds())
         return None
 
     def _pod(self, request: Request) -> Pod:

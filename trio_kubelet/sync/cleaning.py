@@ -32,12 +32,14 @@ class CleaningTurns:
         self._limiter = FairLimiter(pods_at_once, min(pods_at_once, PODS_OF_NAMESPACE))
 
     @asynccontextmanager
-    async def turn(self, namespace: str, hurry: trio.Event) -> AsyncIterator[None]:
+    async def turn(
+        self, namespace: str, hurry: trio.Event, released_at: float
+    ) -> AsyncIterator[None]:
         """Hold a turn for a pod of a namespace. Waits for it, but no longer once `hurry` is set.
 
-        Cancelled while it waits, it holds nothing.
+        `released_at` is in trio's clock. Cancelled while it waits, it holds nothing.
         """
-        latest = trio.current_time() + LONGEST_SECONDS
+        latest = released_at + LONGEST_SECONDS
         share, holder, is_held = self._limiter.share(namespace), object(), False
         try:
             async with trio.open_nursery() as nursery:

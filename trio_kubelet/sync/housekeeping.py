@@ -165,7 +165,7 @@ class Housekeeper:
         for orphan in orphaned_pods(
             snapshot,
             wanted=[stored.pod.metadata.uid for stored in self._store],
-            at_work=[task.pod.metadata.uid for task in self._tasks],
+            at_work=self._tasks.uids,
             gone_at=self._tasks.finished_at,
         ):
             log.info(

@@ -22,16 +22,18 @@ import trio
 from attrs import define, field
 
 from state_machines.container import RestartPolicy
-from state_machines.pod import PodEvent, PodState
+from state_machines.pod import PodEvent
 from state_machines.pod_ending import Ending
+from trio_kubelet.eviction.records import EvictionRecord
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
+from trio_kubelet.node.shutdown_record import EndedPod
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.pod_source import priority_order
 from trio_kubelet.probes import ProbeChange
+from trio_kubelet.resource_managers import ResourceManagers
 from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
-from trio_kubelet.status.context import POD_REJECTED
 from trio_kubelet.sync.admission import (
     DISRUPTED,
     EXCEEDED_GRACE_PERIOD,
@@ -51,8 +53,15 @@ from trio_kubelet.sync.monitor import LoopMonitor, logged_if_slow
 from trio_kubelet.sync.pod_task import PodRequest, PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.preemptions import Fits, Preemptions, longest_wait_seconds
-from trio_kubelet.sync.rejection_pace import RejectionPace
-from trio_kubelet.sync.resizing import ADDED, PERIODIC, REMOVED, TERMINATED, UPDATED, Resizing
+from trio_kubelet.sync.rejections import Rejections, rejection_of
+from trio_kubelet.sync.resize_decisions import (
+    ADDED,
+    PERIODIC,
+    REMOVED,
+    TERMINATED,
+    UPDATED,
+    ResizeDecisions,
+)
 from trio_kubelet.sync.store import PodStore, StoredPod
 from trio_kubelet.sync.undecided import UndecidedPods
 from trio_kubelet.tasks.concurrency import BackgroundTasks
@@ -70,7 +79,6 @@ RESIZE_TRIGGERS = {
     PodOperation.UPDATE: UPDATED,
     PodOperation.DELETE: UPDATED,
     PodOperation.REMOVE: REMOVED,
-    PodOperation.RECONCILE: TERMINATED,
 }
 
 T = TypeVar("T")
@@ -84,11 +92,10 @@ Admit = Callable[[Pod, Iterable[Pod]], AdmissionResult]
 class SyncLoop:
     """Feeds the pod tasks. `run` returns only when cancelled.
 
-    `undecided` keeps new pods for which the node is to be asked for anew.
-    `fits` says whether a pod that was admitted fits beside others. `runs` says whether
-    something of a pod runs already, `unfinished_ending` how a pod ends that an earlier agent had
-    begun to end for a reason of the node's own. `clean_up` is awaited again and again as soon as
-    all `sources` have said what they want, when `sources_known` is set.
+    `undecided` keeps new pods for which the node is to be asked for anew. `fits` says whether a pod
+    that was admitted fits beside others, `runs` whether something of a pod runs already,
+    `unfinished_end` how an earlier agent has ended it. `clean_up` is awaited again and again as
+    soon as all `sources` have said what they want, when `sources_known` is set.
     """
 
     _store: PodStore
@@ -97,7 +104,8 @@ class SyncLoop:
     _fits: Fits
     _undecided: UndecidedPods | None = None
     _allocations: Allocations
-    _resizing: Resizing
+    _managers: ResourceManagers
+    _resizing: ResizeDecisions
     _runtime_health: RuntimeHealth
     _monitor: LoopMonitor
     _config: trio.MemoryReceiveChannel[PodUpdate]
@@ -108,10 +116,10 @@ class SyncLoop:
     _recorder: EventRecorder
     _runs: Callable[[str], bool] = lambda _uid: False
     _sources_known: trio.Event = field(factory=trio.Event)
-    _unfinished_ending: Callable[[str], Ending | None] = lambda _uid: None
+    _unfinished_end: Callable[[str], EvictionRecord | EndedPod | None] = lambda _uid: None
     _silent_sources: set[Source] = field(init=False)
     _preemptions: Preemptions = field(init=False)
-    _rejection_pace: RejectionPace = field(init=False, factory=RejectionPace)
+    _rejections: Rejections = field(init=False)
     _waits: BackgroundTasks = field(init=False, factory=BackgroundTasks)
     _resizes_decided_at: float = field(init=False, default=0.0)
 
@@ -119,7 +127,14 @@ class SyncLoop:
         self._silent_sources = set(self._sources)
         if not self._silent_sources:
             self._sources_known.set()
-        self._preemptions = Preemptions(self._fits)
+        self._preemptions = Preemptions(self._fits, self._may_start)
+        self._rejections = Rejections(
+            store=self._store,
+            tasks=self._tasks,
+            recorder=self._recorder,
+            waits=self._waits,
+            delete=self._delete,
+        )
         self._runtime_health.on_change.add(self._on_runtime_state)
         self._tasks.on_finished.add(self.on_finished)
         self._resizing.on_decided.add(self._on_resize_decided)
@@ -207,8 +222,7 @@ class SyncLoop:
         self._silent_sources.discard(update.source)
         if not self._silent_sources:
             self._sources_known.set()
-        # Statuses come back all the time, and each decision sums up all pods.
-        if update.op is not PodOperation.RECONCILE or any(map(_is_over, update.pods)):
+        if update.op in RESIZE_TRIGGERS:
             self._decide_resizes(RESIZE_TRIGGERS[update.op])
 
     def _is_undecided(self, op: PodOperation, pod: Pod) -> bool:
@@ -281,6 +295,7 @@ class SyncLoop:
             # Another source had the same UID: one of them can run.
             ending = Ending(causes=(PodEvent.REMOVED,), delete_remains=True)
             self._tasks.put(pod.metadata.uid, PodRequest(ending=ending))
+        self._rejections.drop(pod.metadata.uid)
         stored = self._store.add(pod, trio.current_time())
         if pod.metadata.uid in self._tasks:
             # A container that is not always restarted would be found to have ended for good.
@@ -295,15 +310,19 @@ class SyncLoop:
             self._tasks.start(pod, stored.incarnation)
             self._delete(pod)
             return
-        unfinished = self._unfinished_ending(pod.metadata.uid)
+        unfinished = self._unfinished_end(pod.metadata.uid)
         if unfinished is not None or self._was_admitted(pod):
             self._allocations.allocate(pod, was_admitted=True)
+            if not _is_over(pod):
+                self._managers.recall(self._allocations.allocated(pod), self._is_gone)
+            elif not self._runs(pod.metadata.uid):
+                self._managers.release(pod.metadata.uid)  # The last agent was killed before.
             self._resizing.ask(pod)
             self._tasks.start(pod, stored.incarnation)
             if unfinished is not None and not _is_over(pod):
                 # The agent that decided may have been killed before its event was sent.
-                self._recorder.pod(pod, EventType.WARNING, unfinished.reason, unfinished.message)
-                self.end(pod.metadata.uid, unfinished)
+                unfinished.tell(self._recorder, pod)
+                self.end(pod.metadata.uid, unfinished.ending)
             return
         others = [other for other in self._active() if other.metadata.uid != pod.metadata.uid]
         given = self._allocations.allocated(pod)
@@ -312,13 +331,17 @@ class SyncLoop:
         if isinstance(result, Rejection) and self._fits_after_ends(given, others):
             result, reason = None, WAITING_FOR_ENDING_PODS
         if isinstance(result, Rejection):
-            self._reject(stored, result)
+            self._rejections.reject(stored, result)
             return
-        self._allocations.allocate(pod)
-        self._resizing.ask(pod)
         if isinstance(result, Preemption):
             self._preempt(pod, result)
         fits = self._preemptions.wait(given, others)
+        refusal = self._managers.reserve(given, self._is_gone) if fits is None else None
+        if refusal is not None:
+            self._rejections.reject(stored, rejection_of(refusal))
+            return
+        self._allocations.allocate(pod)
+        self._resizing.ask(pod)
         if fits is not None:
             kind = "preempted" if reason == WAITING_FOR_PREEMPTED_PODS else "ending"
             message = f"Waiting for {kind} pods to stop: {self._preemptions.waited_for()}"
@@ -359,36 +382,17 @@ class SyncLoop:
         except Exception:
             log.exception("start of waiting pods failed")
 
-    def _reject(self, stored: StoredPod, rejection: Rejection) -> None:
-        """Let a pod fail. It holds nothing from now on, however late that is told."""
-        pod = stored.pod
-        self._store.reject(pod.metadata.uid)
-        seconds = 0.0
-        if rejection.for_pressure:
-            seconds = self._rejection_pace.seconds(pod, trio.current_time())
-        if not seconds:
-            self._tasks.start(pod, stored.incarnation)
-            self._tell_rejection(pod, rejection)
-            return
-        self._tasks.start(pod, stored.incarnation, after=trio.Event())
-        self._waits.start(partial(self._reject_later, stored, rejection, seconds))
+    def _may_start(self, pod: Pod) -> bool:
+        """True if a pod that waited is given its part of the machine; else it is rejected."""
+        refusal = self._managers.reserve(pod, self._is_gone)
+        if refusal is not None:
+            self._rejections.reject_waiting(pod.metadata.uid, rejection_of(refusal))
+        return refusal is None
 
-    async def _reject_later(self, stored: StoredPod, rejection: Rejection, seconds: float) -> None:
-        """Tell of a rejection after a while, if the pod is still there and was not ended."""
-        await trio.sleep(seconds)
-        task = self._tasks.get(stored.pod.metadata.uid)
-        if task is None or task.incarnation != stored.incarnation or task.known_ending is not None:
-            return
-        self._tell_rejection(stored.pod, rejection)
-
-    def _tell_rejection(self, pod: Pod, rejection: Rejection) -> None:
-        self._recorder.pod(pod, EventType.WARNING, rejection.reason, rejection.message)
-        ending = Ending(
-            causes=(PodEvent.REJECTED,),
-            reason=rejection.reason,
-            message=f"{POD_REJECTED}{rejection.message}",
-        )
-        self._tasks.put(pod.metadata.uid, PodRequest(ending=ending))
+    def _is_gone(self, uid: str) -> bool:
+        """True if nothing is left here of a pod, as far as all sources and the runtime tell."""
+        known = uid in self._store or uid in self._tasks or self._runs(uid)
+        return self._sources_known.is_set() and not known
 
     def _preempt(self, pod: Pod, preemption: Preemption) -> None:
         """End the victims. Pods that need their resources wait until they have stopped."""
@@ -437,6 +441,9 @@ class SyncLoop:
             return
         if _set_by_others(before.pod) != _set_by_others(pod):
             self._tasks.put(pod.metadata.uid, PodRequest(pod=pod, why=("status",)))
+        # Statuses come back all the time, and each decision sums up all pods.
+        if _is_over(pod) and not _is_over(before.pod):
+            self._decide_resizes(TERMINATED)
 
     def _delete(self, pod: Pod) -> None:
         stored = self._store.update(pod)
@@ -454,8 +461,10 @@ class SyncLoop:
         ending = Ending(causes=(PodEvent.REMOVED,), delete_remains=True)
         if self._is_current(stored):
             self._tasks.put(pod.metadata.uid, PodRequest(ending=ending))
+        elif self._rejections.drop(pod.metadata.uid):
+            log.debug("rejected pod went before its end began", pod=pod.metadata.key)
         elif pod.metadata.uid not in self._tasks:
-            self._tasks.start(pod, stored.incarnation, state=PodState.RELEASED, ending=ending)
+            self._tasks.clean(pod, stored.incarnation, ending)
         else:  # It waited for the end of a former incarnation, from which nobody goes on now.
             self._tasks.hurry(pod.metadata.uid, leaves_remains=False)
 

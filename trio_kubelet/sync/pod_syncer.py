@@ -1,14 +1,14 @@
 """The work of a pod's task in each state of its machine: the steps, in their order.
 
-    sync       status → what admission gave, cgroup, volumes → containers → status
+    sync       status → devices → what admission gave, cgroup, volumes → containers → status
     terminate  stop containers → status
-    release    volumes → cgroup
+    release    volumes → cgroup → devices
     clean      containers, sandboxes → what admission gave → folders, logs
 
 A syncer belongs to one incarnation of a pod, as do the containers that it acts on.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 
@@ -22,22 +22,33 @@ from state_machines.pod import (
     effective_grace_seconds,
     is_deadline_exceeded,
     own_ending,
+    seen_stopped,
 )
 from state_machines.pod_ending import Ending
-from trio_kubelet.errors import PreparationError
+from trio_kubelet.devices.manager import (
+    WAITING,
+    AllocationError,
+    DeviceManager,
+    DevicesAwaitedError,
+)
+from trio_kubelet.errors import UNEXPECTED_ADMISSION_ERROR, PreparationError
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod, PodStatus
+from trio_kubelet.k8s.totals import is_sidecar
+from trio_kubelet.resource_managers import ResourceManagers
 from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.health import RuntimeState
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers
-from trio_kubelet.runtime.lifecycle.resizes import Resizes
+from trio_kubelet.runtime.lifecycle.resize_progress import ResizeProgress
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure, StatusReporter
 from trio_kubelet.status.container_resources import resize_message
+from trio_kubelet.status.context import POD_REJECTED
 from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.concurrency import run_and_call_if_slow, run_concurrently
@@ -67,7 +78,9 @@ class SyncDependencies:
     storage: PodStorage
     cgroups: PodCgroups | NoCgroups
     allocations: Allocations
-    resizes: Resizes
+    managers: ResourceManagers
+    devices: DeviceManager
+    resizes: ResizeProgress
     runtime_state: Callable[[], RuntimeState]
     busy: Callable[[], AbstractContextManager[None]]
     recorder: EventRecorder
@@ -85,6 +98,7 @@ class PodSyncer:
         self._parts = parts
         self._containers = parts.open_containers(pod)
         self._failure: Failure | None = None
+        self._awaited: Mapping[str, Reason] = {}
         self._uid = pod.metadata.uid
 
     def running(self) -> AbstractAsyncContextManager[None]:
@@ -113,10 +127,22 @@ class PodSyncer:
             self._warn(pod, "NetworkNotReady", f"network is not ready: {network_error}")
             return SyncResult(failed=True)
         try:
+            await self._get_devices(pod, observed)
             outcome = await self._prepare_and_run(pod, observed)
+        except AllocationError as error:
+            return SyncResult(ending=self._rejection(pod, error))
+        except DevicesAwaitedError as error:
+            self._report_status(pod, observed)
+            return SyncResult(
+                due_seconds=_earliest(error.seconds, self._deadline_seconds(pod, status))
+            )
         except PreparationError as error:
-            self._warn(pod, error.reason, error.message)
-            return SyncResult(failed=True, due_seconds=self._deadline_seconds(pod, status))
+            if not error.is_told:
+                self._warn(pod, error.reason, error.message)
+            return SyncResult(
+                failed=error.retry_seconds is None,
+                due_seconds=_earliest(error.retry_seconds, self._deadline_seconds(pod, status)),
+            )
         except RpcError as error:
             return self._runtime_failed(pod, error)
         self._note_resize(pod, outcome)
@@ -127,6 +153,40 @@ class PodSyncer:
             due_seconds=_earliest(
                 self._seconds_until(outcome.due_ns), self._deadline_seconds(pod, status)
             ),
+        )
+
+    async def _get_devices(self, pod: Pod, observed: ObservedPod) -> None:
+        """Have the pod's devices allocated.
+
+        While containers of it run, one that has none yet waits alone, and nothing ends the pod.
+        Raises AllocationError and DevicesAwaitedError.
+        """
+        parts = self._parts
+        running = {container.name for container in observed.living}
+        if running & {container.name for container in pod.spec.containers}:
+            running |= {each.name for each in pod.spec.init_containers if not is_sidecar(each)}
+        try:
+            await parts.devices.prepare(pod, running)
+        except AllocationError:
+            if not observed.living:
+                raise
+        except DevicesAwaitedError as error:
+            reason = Reason(reason=WAITING, message=str(error))
+            self._awaited = dict.fromkeys(error.containers, reason)
+            if parts.devices.is_new_wait(self._uid):
+                self._warn(pod, WAITING, f"Waiting for devices: {error}")
+            if not observed.living:
+                raise
+        else:
+            self._awaited = {}
+
+    def _rejection(self, pod: Pod, error: AllocationError) -> Ending:
+        """Tell that the pod cannot have its devices; returns its end."""
+        self._warn(pod, UNEXPECTED_ADMISSION_ERROR, error.message)
+        return Ending(
+            causes=(PodEvent.REJECTED,),
+            reason=UNEXPECTED_ADMISSION_ERROR,
+            message=f"{POD_REJECTED}{error.message}",
         )
 
     async def _prepare_and_run(self, pod: Pod, observed: ObservedPod) -> RuntimeOutcome:
@@ -142,7 +202,9 @@ class PodSyncer:
         outcomes: list[RuntimeOutcome] = []
 
         async def run() -> None:
-            await run_concurrently(partial(parts.cgroups.ensure, pod), parts.allocations.keep)
+            await run_concurrently(
+                partial(parts.cgroups.ensure, pod), parts.allocations.keep, parts.managers.keep
+            )
             if observed.sandboxes or not parts.storage.volumes_ready_without_wait(pod):
                 await inputs.result()
             outcomes.append(await self._containers.sync(pod, observed, inputs, report))
@@ -195,6 +257,8 @@ class PodSyncer:
             self.report(pod)
             self._warn(pod, "FailedKillPod", f"error killing pod: {error.message}")
             raise UnfinishedError(error.message) from error
+        if seen_stopped(evidence):
+            self._parts.managers.release(self._uid)
         self.report(pod, stopped=not evidence.running)
         return evidence
 
@@ -203,7 +267,9 @@ class PodSyncer:
             with self._parts.busy():
                 await self._parts.storage.unmount(pod)
                 await self._parts.cgroups.remove(self._uid)
+                await self._parts.devices.release(self._uid)
         except PreparationError as error:
+            self._warn(pod, error.reason, f"error killing pod: {error.message}")
             raise UnfinishedError(error.message) from error
 
     def report(self, pod: Pod, *, stopped: bool = False) -> None:
@@ -219,16 +285,21 @@ class PodSyncer:
 
     async def leave_remains(self, _pod: Pod) -> None:
         """See `PodSteps`. The next incarnation is admitted anew."""
-        await self._parts.allocations.forget(self._uid)
+        await self._forget_allocation()
 
     async def clean(self, pod: Pod) -> None:
         parts = self._parts
         try:
             await self._containers.remove(pod)
-            await parts.allocations.forget(self._uid)
+            await self._forget_allocation()
             await parts.storage.remove(pod)
         except (RpcError, PreparationError) as error:
             raise UnfinishedError(error.message) from error
+
+    async def _forget_allocation(self) -> None:
+        self._parts.managers.release(self._uid)
+        await self._parts.managers.keep()
+        await self._parts.allocations.forget(self._uid)
 
     def _report(self, pod: Pod, observed: ObservedPod, *, stopped: bool = False) -> None:
         self._parts.statuses.put(pod, self._status(pod, observed, stopped=stopped))
@@ -237,7 +308,7 @@ class PodSyncer:
         return self._parts.statuses.make(
             pod,
             observed,
-            self._containers.reasons,
+            {**self._awaited, **self._containers.reasons},
             self._failure,
             restarting=self._containers.restarting,
             stopped=stopped,

@@ -155,7 +155,8 @@ class SharedByTasks:
 class Beginning:
     """The beginning of an incarnation: in `state`, and with an `ending` if it only has to go.
 
-    It waits until `predecessor`, who has its name, is released, and for `after`.
+    It waits until `predecessor`, who has its name, is released, and for `after`. What is left
+    of it has waited since `released_at`, in trio's clock, if it had no task before.
     """
 
     incarnation: int
@@ -163,6 +164,7 @@ class Beginning:
     after: trio.Event | None = None
     state: PodState = PodState.SYNC_POD
     ending: Ending | None = None
+    released_at: float | None = None
 
 
 class PodTask:
@@ -199,6 +201,7 @@ class PodTask:
         if not may_have_running_containers(state):
             self.stopped.set()
         self.released = trio.Event()
+        self._released_at = beginning.released_at
         self.finished = trio.Event()
         self._syncer = syncer
         self._shared = shared
@@ -332,7 +335,10 @@ class PodTask:
         if is_kept:
             self._step(PodEvent.KEPT)
             return
-        async with self._shared.cleaning.turn(self.pod.metadata.namespace, self._hurry):
+        if self._released_at is None:
+            self._released_at = trio.current_time()
+        namespace, cleaning = self.pod.metadata.namespace, self._shared.cleaning
+        async with cleaning.turn(namespace, self._hurry, self._released_at):
             leaves_remains = self._leaves_remains
             work = self._syncer.leave_remains if leaves_remains else self._syncer.clean
             done = await self._attempt(self._done, work)

@@ -2,11 +2,12 @@
 
 The sync loop starts tasks (`start`) and sends them requests (`put`). A pod whose UID comes back is
 started when the task of its former incarnation has finished, which is then told to postpone nothing
-(`hurry`); a static pod waits until its predecessor of the same full name has been released. Of a
-task that has finished only the time is kept, for housekeeping.
+(`hurry`); a static pod waits until its predecessor of the same full name has been released. Pods
+that were over when their source let them go, which may be thousands at once, get tasks a few at a
+time (`clean`). Of a task that has finished only the time is kept, for housekeeping.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import structlog
 import trio
@@ -20,12 +21,15 @@ from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.pod_task import Beginning, PodRequest, PodSteps, PodTask, SharedByTasks
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.retries import Retries
+from trio_kubelet.tasks.turns import TurnQueue
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 log = structlog.get_logger("pods")
 
 RETRY = BackoffPolicy(initial_seconds=1.0, cap_seconds=10.0)
 """After a bug in a task. Requests of the pod wait meanwhile, so never for long."""
+CLEANED_AT_ONCE = 16
+"""Tasks of pods that were over before: more than have a turn to be cleaned."""
 
 
 class PodTasks:
@@ -67,12 +71,20 @@ class PodTasks:
         self._tasks: dict[str, PodTask] = {}
         self._last_of_name: dict[str, PodTask] = {}
         self._finished_at: dict[str, float] = {}
+        self._cleaned: set[str] = set()
+        self._uncleaned: dict[str, tuple[Pod, Beginning]] = {}
+        self._turns = TurnQueue[str]()
 
     def __contains__(self, uid: str) -> bool:
-        return uid in self._tasks
+        return uid in self._tasks or uid in self._uncleaned
 
     def __iter__(self) -> Iterator[PodTask]:
         return iter(tuple(self._tasks.values()))
+
+    @property
+    def uids(self) -> Sequence[str]:
+        """The UIDs of all pods that have a task, or wait for one."""
+        return [*self._tasks, *self._uncleaned]
 
     def get(self, uid: str) -> PodTask | None:
         """The task that lives under this UID, if any."""
@@ -85,6 +97,10 @@ class PodTasks:
 
     def hurry(self, uid: str, *, leaves_remains: bool) -> None:
         """The next incarnation waits for the end of the task under this UID."""
+        waiting = self._uncleaned.get(uid)
+        if waiting is not None:
+            self._turns.remove(waiting[0].metadata.namespace, uid)
+            self._clean_now(uid)
         task = self._tasks.get(uid)
         if task is not None:
             task.hurry(leaves_remains=leaves_remains)
@@ -113,13 +129,9 @@ class PodTasks:
         that does not begin in SyncPod has an `ending`.
         """
         uid = pod.metadata.uid
-        assert uid not in self._tasks, f"pod {uid} has a task already"
-        has_successors = may_have_running_containers(state)
         waits = takes_turns(state, is_static=is_static(pod))
-        task = PodTask(
+        task = self._begin(
             pod,
-            self._open_syncer(pod),
-            self._shared,
             Beginning(
                 incarnation=incarnation,
                 predecessor=self._last_of_name.get(pod.metadata.key) if waits else None,
@@ -128,12 +140,44 @@ class PodTasks:
                 ending=ending,
             ),
         )
-        self._tasks[uid] = task
-        if has_successors:
+        if may_have_running_containers(state):
             self._last_of_name[pod.metadata.key] = task
-        self._nursery.start_soon(self._run_task, uid, task, name=f"pod {pod.metadata.key}")
         if state is PodState.TERMINATING:
             self.on_orphan.call(uid)
+
+    def _begin(self, pod: Pod, beginning: Beginning) -> PodTask:
+        uid = pod.metadata.uid
+        assert uid not in self._tasks, f"pod {uid} has a task already"
+        task = PodTask(pod, self._open_syncer(pod), self._shared, beginning)
+        self._tasks[uid] = task
+        self._nursery.start_soon(self._run_task, uid, task, name=f"pod {pod.metadata.key}")
+        return task
+
+    def clean(self, pod: Pod, incarnation: int, ending: Ending) -> None:
+        """Remove what is left of a pod that is over and has no task, when it is its turn."""
+        uid = pod.metadata.uid
+        released = Beginning(
+            incarnation=incarnation,
+            state=PodState.RELEASED,
+            ending=ending,
+            released_at=trio.current_time(),
+        )
+        self._uncleaned[uid] = (pod, released)
+        self._turns.put(pod.metadata.namespace, uid)
+        self._clean_next()
+
+    def _clean_next(self) -> None:
+        while self._turns and len(self._cleaned) < CLEANED_AT_ONCE:
+            self._clean_now(self._turns.take())
+
+    def _clean_now(self, uid: str) -> None:
+        pod, released = self._uncleaned.pop(uid)
+        try:
+            self._begin(pod, released)
+        except Exception:
+            log.exception("pod cleanup failed", pod=pod.metadata.key)
+        else:
+            self._cleaned.add(uid)
 
     def put(self, uid: str, request: PodRequest) -> None:
         """Hand a request to a pod's task; who waits for a pod without one is answered at once."""
@@ -162,6 +206,8 @@ class PodTasks:
         if self._last_of_name.get(task.pod.metadata.key) is task:
             del self._last_of_name[task.pod.metadata.key]
         self._finished_at[uid] = trio.current_time()
+        self._cleaned.discard(uid)
+        self._clean_next()
         try:
             self.on_finished.call(uid, task.incarnation)
         except Exception:

@@ -40,10 +40,14 @@ class _Waiting:
 
 
 class Preemptions:
-    """The pods that leave and the pods that wait, by their UIDs."""
+    """The pods that leave and the pods that wait, by their UIDs.
 
-    def __init__(self, fits: Fits) -> None:
+    `may_start` reserves what a pod that waited needs beyond amounts; False if that is not there.
+    """
+
+    def __init__(self, fits: Fits, may_start: Callable[[Pod], bool]) -> None:
         self._fits = fits
+        self._may_start = may_start
         self._leaving: set[str] = set()
         self._still_running: dict[str, Pod] = {}
         self._waiting: dict[str, _Waiting] = {}
@@ -85,12 +89,14 @@ class Preemptions:
         known = tuple(active) if self._waiting else ()
         for uid, waiting in tuple(self._waiting.items()):
             try:
-                fits = self._fits(waiting.pod, self._running(known))
+                if not self._fits(waiting.pod, self._running(known)):
+                    continue
+                may_start = self._may_start(waiting.pod)
             except Exception:
                 log.exception("start of waiting pod failed", pod=waiting.pod.metadata.key)
                 continue
-            if fits:
-                del self._waiting[uid]
+            self._waiting.pop(uid, None)
+            if may_start:
                 waiting.fits.set()
 
     def waited_for(self) -> str:

@@ -70,8 +70,7 @@ async def run_all_for_each(
             failed.append(error)
 
     await run_for_each(items, attempt, at_once)
-    if failed:
-        raise failed[0]
+    _raise_first(failed)
 
 
 async def run_all(*works: Work) -> None:
@@ -96,8 +95,20 @@ async def _run(works: Iterable[Work], *, give_up: bool) -> None:
     async with trio.open_nursery() as nursery:
         for work in works:
             nursery.start_soon(run, work)
-    if failed:
-        raise failed[0]
+    _raise_first(failed)
+
+
+def _raise_first(failed: list[Exception]) -> None:
+    """Raise the first error, if there is one. The list is emptied.
+
+    An error has the frames that it went through; those have the list, which is to have no error
+    any more: Python frees what goes in no circle at once, and searches for the rest.
+    """
+    try:
+        if failed:
+            raise failed[0]
+    finally:
+        failed.clear()
 
 
 async def run_and_call_if_slow(

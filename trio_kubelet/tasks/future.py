@@ -49,7 +49,10 @@ class Future(Generic[T]):
         try:
             self._value = await work()
         except Exception as error:
-            self._error = error
+            # This frame, which has this future, is no part of the error that the future has.
+            own_frame = error.__traceback__
+            self._error = error.with_traceback(own_frame.tb_next if own_frame else None)
+            del own_frame
         self._settled.set()
 
     def abandon(self) -> None:
@@ -64,9 +67,12 @@ class Future(Generic[T]):
     async def result(self) -> T:
         """Wait for the value; raises what the work has raised."""
         await self._settled.wait()
-        if self._error is not None:
+        if self._error is None:
+            return self._value
+        try:
             raise self._error
-        return self._value
+        finally:
+            del self  # The error has this frame, and is not to have itself through it.
 
 
 class Fetches(Generic[K, T]):

@@ -8,7 +8,7 @@ loop, and whoever they are counted for (peers, or namespaces) have them one afte
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 import trio
@@ -37,13 +37,27 @@ class TurnQueue(Generic[T]):
     def __bool__(self) -> bool:
         return bool(self._queues)
 
+    @property
+    def owners(self) -> Iterable[Hashable]:
+        """Those of whom items wait, in the order of their turns."""
+        return self._queues.keys()
+
     def put(self, owner: Hashable, item: T) -> None:
         """Let an item wait, behind the others of its owner."""
         self._queues.setdefault(owner, {})[item] = None
 
     def take(self) -> T:
         """Take the next item. Raises KeyError if there is none."""
-        owner = next(iter(self._queues), None)
+        item = self.take_if(lambda _owner: True)
+        if item is None:
+            raise KeyError("no item waits")
+        return item
+
+    def take_if(self, may_have_one: Callable[[Hashable], bool]) -> T | None:
+        """Take the next item of the owners that may have a turn, if there is one."""
+        owner = next(filter(may_have_one, self._queues), None)
+        if owner is None:
+            return None
         item = next(iter(self._queues[owner]))
         self.remove(owner, item)
         if owner in self._queues:

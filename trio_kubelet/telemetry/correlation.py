@@ -6,7 +6,9 @@ Kubernetes clients, in this order:
     alike     more than 10 different messages of one reason for one object in 10 minutes become
               one event: "(combined from similar events): " and the newest message
     same      what is said again is the same event with a higher count and a later time
-    spam      of one object, 25 events at once and then one in 5 minutes; the rest is left out
+    spam      of one object, 25 events at once and then one in 5 minutes; the rest is left out.
+              Events about the node that pods cause have as many of their own, so that no pod keeps
+              the node from telling what befalls it
 
 Nothing here is I/O: `Correlator.correlate` takes an event and the time, and says what to do.
 """
@@ -94,8 +96,13 @@ class Correlator:
     _said: _LruMap[_SentEvent] = field(factory=_LruMap, init=False)
     _tokens: _LruMap[_Tokens] = field(factory=_LruMap, init=False)
 
-    def correlate(self, event: Event, now_ns: int) -> EventDecision | None:
-        """Say what becomes of a new event (count 1); None: it is left out."""
+    def correlate(
+        self, event: Event, now_ns: int, *, caused_by_pod: bool = False
+    ) -> EventDecision | None:
+        """Say what becomes of a new event (count 1); None: it is left out.
+
+        `caused_by_pod`: it is about the node, on account of a pod.
+        """
         combined = self._is_one_of_many(event, now_ns)
         if combined:
             event = evolve(event, message=COMBINED + event.message)
@@ -112,7 +119,7 @@ class Correlator:
             name=event.metadata.name, first_timestamp=event.first_timestamp, count=event.count or 1
         )
         self._said.put(key, said)
-        if not self._may_speak(event, now_ns):
+        if not self._may_speak((*_speaker(event), caused_by_pod), now_ns):
             return None
         return EventDecision(event=event, key=key, repeats=before is not None)
 
@@ -132,8 +139,7 @@ class Correlator:
         self._alike.put(key, _SimilarMessages(messages=messages, last_ns=now_ns))
         return many
 
-    def _may_speak(self, event: Event, now_ns: int) -> bool:
-        key = _speaker(event)
+    def _may_speak(self, key: Hashable, now_ns: int) -> bool:
         known = self._tokens.get(key) or _Tokens(left=SPAM_BURST, as_of_ns=now_ns)
         earned = (now_ns - known.as_of_ns) / 1e9 / SPAM_REFILL_SECONDS
         left = min(float(SPAM_BURST), known.left + max(0.0, earned))

@@ -93,7 +93,7 @@ class EventWriter:
         self._last_ns = max(self._clock.now_ns(), self._last_ns + 1)
         event = api_event(recorded, self._node_name, self._last_ns)
         turns = self._warnings if recorded.type is EventType.WARNING else self._others
-        if not turns.put(event):
+        if not turns.put(_Waiting(event, recorded.caused_by_pod)):
             if not self._dropped:
                 log.warning("event queue full, dropping events")
             self._dropped += 1
@@ -143,7 +143,9 @@ class EventWriter:
             log.warning("events dropped", number=self._dropped)
             self._dropped = 0
         if waiting.correlated is None:
-            waiting.correlated = self._correlator.correlate(waiting.event, self._clock.now_ns())
+            waiting.correlated = self._correlator.correlate(
+                waiting.event, self._clock.now_ns(), caused_by_pod=waiting.caused_by_pod
+            )
         if waiting.correlated is None:
             return
         try:
@@ -165,15 +167,26 @@ class EventWriter:
             )
 
 
+_QueueKey = tuple[str, bool]
+"""The UID of a pod, or the node's name; and whether pods caused it, beside which the node's own
+events go on."""
+
+
 @define
 class _Waiting:
     """An event on its way, and what its tries have come to."""
 
     event: Event
+    caused_by_pod: bool = False
     correlated: EventDecision | None = None
     """The form in which it was tried; None before the first try."""
     answered_errors: int = 0
     retries: Retries = field(factory=lambda: Retries(RETRY))
+
+    @property
+    def queue(self) -> _QueueKey:
+        """The queue that it waits in."""
+        return self.event.involved_object.uid, self.caused_by_pod
 
 
 class _Turns:
@@ -182,19 +195,19 @@ class _Turns:
     def __init__(self, size: int) -> None:
         self.count = 0
         self._size = size
-        self._waiting: OrderedDict[str, deque[_Waiting]] = OrderedDict()
-        self._busy: set[str] = set()
+        self._waiting: OrderedDict[_QueueKey, deque[_Waiting]] = OrderedDict()
+        self._busy: set[_QueueKey] = set()
         self._turns = 0
         self._had_turn: dict[str, int] = {}
         """The number of the last turn of each namespace."""
-        self._not_before: dict[str, float] = {}
+        self._not_before: dict[_QueueKey, float] = {}
         """The time at which the next event of a pod may be tried, in trio's clock."""
         self._changed = trio.Event()
 
-    def put(self, event: Event) -> bool:
+    def put(self, waiting: _Waiting) -> bool:
         """Let an event wait; False if one of the pod with the most of them was dropped for it."""
-        key = event.involved_object.uid
-        self._waiting.setdefault(key, deque()).append(_Waiting(event))
+        key = waiting.queue
+        self._waiting.setdefault(key, deque()).append(waiting)
         self.count += 1
         self._tell()
         if self.count <= self._size:
@@ -208,7 +221,7 @@ class _Turns:
 
     def put_back(self, waiting: _Waiting, seconds: float) -> None:
         """Let an event that could not be written wait for so long, before the others of its pod."""
-        key = waiting.event.involved_object.uid
+        key = waiting.queue
         self._waiting.setdefault(key, deque()).appendleft(waiting)
         self._waiting.move_to_end(key)
         self._not_before[key] = trio.current_time() + seconds
@@ -243,7 +256,7 @@ class _Turns:
         self._turns += 1
         self._had_turn[_namespace(waiting)] = self._turns
 
-    def _next_pod(self) -> str | None:
+    def _next_pod(self) -> _QueueKey | None:
         now = trio.current_time()
         may_go = (
             key
@@ -252,10 +265,10 @@ class _Turns:
         )
         return min(may_go, key=self._last_turn, default=None)
 
-    def _last_turn(self, key: str) -> int:
+    def _last_turn(self, key: _QueueKey) -> int:
         return self._had_turn.get(_namespace(self._waiting[key][0]), 0)
 
-    def _forget(self, key: str) -> None:
+    def _forget(self, key: _QueueKey) -> None:
         del self._waiting[key]
         self._not_before.pop(key, None)
 

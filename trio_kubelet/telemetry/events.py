@@ -35,6 +35,7 @@ class RecordedEvent:
     """One event about a pod, or about the node when `pod` is None.
 
     `container` is the name of the container it is about, empty for the pod as a whole.
+    `caused_by_pod`: it is about the node, on account of what a pod asks for.
     """
 
     pod: Pod | None
@@ -43,6 +44,7 @@ class RecordedEvent:
     message: str
     container: str = ""
     annotations: dict[str, str] = field(factory=dict)
+    caused_by_pod: bool = False
 
 
 @define(eq=False)
@@ -75,11 +77,14 @@ class EventRecorder:
         )
         self._record(key, event)
 
-    def node(self, kind: EventType, reason: str, message: str) -> None:
-        """Record an event about the node itself."""
-        self._record(
-            self._node_name, RecordedEvent(pod=None, type=kind, reason=reason, message=message)
+    def node(
+        self, kind: EventType, reason: str, message: str, *, caused_by_pod: bool = False
+    ) -> None:
+        """Record an event about the node itself, or about the node on account of a pod."""
+        event = RecordedEvent(
+            pod=None, type=kind, reason=reason, message=message, caused_by_pod=caused_by_pod
         )
+        self._record(self._node_name, event)
 
     def _record(self, key: str, event: RecordedEvent) -> None:
         write = log.warning if event.type is EventType.WARNING else log.info

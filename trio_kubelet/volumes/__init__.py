@@ -1,5 +1,6 @@
 """The volumes of pods: own folders (emptyDir), files of the node (hostPath), configuration data.
 
+A claim stands for a persistent volume; its source has the same plugin as in a pod.
 configMap, secret, downwardAPI and projected volumes are made of the objects of the API and of the
 pod itself. `Volumes` prepares the volumes of a pod before its containers and removes them after;
 `PodFolders` knows where everything of a pod is on disk.
@@ -8,17 +9,43 @@ pod itself. `Volumes` prepares the volumes of a pod before its containers and re
 import os
 from collections.abc import Callable, Mapping
 
-from trio_kubelet.k8s import Quantity
+from attrs import frozen
+
+from trio_kubelet.k8s import Node, Quantity
 from trio_kubelet.references import NoReferences, References
 from trio_kubelet.tasks.clock import Clock, SystemClock
+from trio_kubelet.telemetry import EventRecorder
 from trio_kubelet.volumes.collect import Collector
 from trio_kubelet.volumes.configuration import KINDS, ConfigurationVolume, VolumeParts
+from trio_kubelet.volumes.csi_requests import CSIParts
+from trio_kubelet.volumes.devices import LocalDevice
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
 from trio_kubelet.volumes.folders import PodFolders
 from trio_kubelet.volumes.host_path import HostPath
+from trio_kubelet.volumes.image import ImageVolume
+from trio_kubelet.volumes.local import LocalVolume
+from trio_kubelet.volumes.ownership import VolumeOwnership
 from trio_kubelet.volumes.plugin import VolumePlugin, VolumeThreads
 from trio_kubelet.volumes.pod_storage import PodStorage
-from trio_kubelet.volumes.volumes import Volumes
+from trio_kubelet.volumes.resolver import VolumeResolver
+from trio_kubelet.volumes.staged_volumes import StagedVolumes
+from trio_kubelet.volumes.volumes import EPHEMERAL_PLUGINS, Volumes
+
+
+@frozen(kw_only=True)
+class NodeOfVolumes:
+    """The node as volumes see it.
+
+    `allocatable` is what it has for pods, `object` returns its Node object, None while that is
+    not known; `recorder` is told of events while a volume is being made.
+    """
+
+    allocatable: Callable[[], Mapping[str, Quantity]] = dict
+    object: Callable[[], Node | None] = lambda: None
+    recorder: EventRecorder | None = None
+
+
+NO_NODE = NodeOfVolumes()
 
 
 def local_volumes(
@@ -26,15 +53,14 @@ def local_volumes(
     memory_available: MemoryAvailable,
     *,
     data: References | NoReferences | None = None,
-    allocatable: Callable[[], Mapping[str, Quantity]] = dict,
+    node: NodeOfVolumes = NO_NODE,
     clock: Clock | None = None,
     privileged: bool | None = None,
 ) -> Volumes:
     """Return the volumes of pods: the table of plugins.
 
-    `data` is where objects of the API come from, None without an API server. `allocatable` is
-    what the node has for pods. `privileged`: whether mounts can be made and files given away;
-    None: if the agent is root.
+    `data` is where objects of the API come from, None without an API server. `privileged`:
+    whether mounts can be made and files given away; None: if the agent is root.
     """
     threads = VolumeThreads()
     parts = VolumeParts(
@@ -44,20 +70,29 @@ def local_volumes(
         clock=clock or SystemClock(),
         privileged=os.geteuid() == 0 if privileged is None else privileged,
     )
-    collector = Collector(data=data or NoReferences(), allocatable=allocatable)
+    objects = data or NoReferences()
+    ownership = VolumeOwnership(threads.owning, node.recorder)
+    collector = Collector(data=objects, allocatable=node.allocatable)
     plugins: Mapping[str, VolumePlugin] = {
         "empty_dir": EmptyDir(folders, memory_available, threads),
         "host_path": HostPath(threads.host_paths),
+        "image": ImageVolume(),
+        "local": LocalVolume(folders, threads, ownership, node.recorder),
         **{
             field: ConfigurationVolume(kind, collector.collect, parts=parts)
             for field, kind in KINDS.items()
         },
     }
-    return Volumes(folders, plugins, threads)
+    devices: Mapping[str, VolumePlugin] = {"local": LocalDevice(folders, threads)}
+    return Volumes(folders, VolumeResolver(objects, node.object), plugins, threads, devices)
 
 
 __all__ = [
+    "EPHEMERAL_PLUGINS",
+    "CSIParts",
+    "NodeOfVolumes",
     "PodFolders",
     "PodStorage",
+    "StagedVolumes",
     "local_volumes",
 ]

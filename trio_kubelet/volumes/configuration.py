@@ -35,6 +35,7 @@ from trio_kubelet.volumes.folders import (
 from trio_kubelet.volumes.mount import has_own_file_system, mount_memory
 from trio_kubelet.volumes.payload import Payload, digest, fs_group, without_owners
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError, VolumeThreads
+from trio_kubelet.volumes.resolved import ResolvedVolume
 from trio_kubelet.volumes.safe_open import remove_tree
 
 log = structlog.get_logger("volumes")
@@ -93,14 +94,14 @@ class ConfigurationVolume:
         """The plugin's name."""
         return self.kind.name
 
-    async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
+    async def set_up(self, pod: Pod, volume: ResolvedVolume) -> MountedVolume:
         """Bring the volume up to date; raises VolumeError where it never was complete.
 
         Waits for the API server. Writing, once begun, is not cut off by cancellation.
         """
         folder = self.parts.folders.volume(pod.metadata.uid, self.name, volume.name)
         try:
-            make = await self.collect(pod, volume)
+            make = await self.collect(pod, volume.volume)
             now_ns = self.parts.clock.now_ns()
             await self._prepare(pod, partial(self._write, pod, volume.name, folder, make, now_ns))
         except (ObjectError, ValueError, OSError) as error:
@@ -183,7 +184,7 @@ def _noted_digests(mark: Path) -> list[str]:
         return []
 
 
-def _mounted(volume: Volume, folder: Path, outdated: VolumeError | None) -> MountedVolume:
+def _mounted(volume: ResolvedVolume, folder: Path, outdated: VolumeError | None) -> MountedVolume:
     return MountedVolume(
         name=volume.name,
         host_path=str(folder),

@@ -17,7 +17,6 @@ from trio_kubelet.k8s import (
     Pod,
     Quantity,
     StorageMedium,
-    Volume,
 )
 from trio_kubelet.kernel.mountinfo import MountPoint, mount_points
 from trio_kubelet.tasks.fair_limiter import Share
@@ -29,6 +28,7 @@ from trio_kubelet.volumes.folders import (
 )
 from trio_kubelet.volumes.mount import memory_options, mount
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError, VolumeThreads
+from trio_kubelet.volumes.resolved import ResolvedVolume
 from trio_kubelet.volumes.safe_open import remove_in_pieces
 
 _FOLDER_MODE = 0o777
@@ -51,7 +51,7 @@ class EmptyDir:
     _memory_available: MemoryAvailable
     _threads: VolumeThreads
 
-    async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
+    async def set_up(self, pod: Pod, volume: ResolvedVolume) -> MountedVolume:
         """Prepare the folder; raises VolumeError. A call that was begun is not cut off."""
         try:
             share = self._threads.preparing.share_of(pod.metadata)
@@ -65,8 +65,8 @@ class EmptyDir:
         for each in (mark, folder):
             await remove_in_pieces(threads, each)
 
-    def _set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
-        source = volume.empty_dir or EmptyDirVolumeSource()
+    def _set_up(self, pod: Pod, volume: ResolvedVolume) -> MountedVolume:
+        source = volume.source_as(EmptyDirVolumeSource)
         uid = pod.metadata.uid
         folder = self._folders.volume(uid, self.name, volume.name)
         marks = self._folders.plugin(uid, self.name, volume.name)

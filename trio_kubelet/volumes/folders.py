@@ -46,6 +46,18 @@ class PodFolders:
         """Return `pods/<uid>/volumes/<plugin>/<name>`."""
         return self.volumes(uid) / plugin_folder(plugin) / name
 
+    def devices(self, uid: str) -> Path:
+        """Return `pods/<uid>/volumeDevices`."""
+        return self.pod(uid) / "volumeDevices"
+
+    def device(self, uid: str, plugin: str, name: str) -> Path:
+        """Return `pods/<uid>/volumeDevices/<plugin>/<name>`, the link to a volume's device."""
+        return self.devices(uid) / plugin_folder(plugin) / name
+
+    def device_users(self, plugin: str, name: str) -> Path:
+        """Return `plugins/<plugin>/volumeDevices/<name>`, which has a file for each pod's UID."""
+        return self.root / "plugins" / plugin_folder(plugin) / "volumeDevices" / name
+
     def plugin(self, uid: str, plugin: str, name: str) -> Path:
         """Return `pods/<uid>/plugins/<plugin>/<name>`, where a plugin keeps its marks."""
         return self.pod(uid) / "plugins" / plugin_folder(plugin) / name

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from attrs import frozen
 
-from trio_kubelet.k8s import HostPathType, HostPathVolumeSource, Pod, Volume
+from trio_kubelet.k8s import HostPathType, HostPathVolumeSource, Pod
 from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
+from trio_kubelet.volumes.resolved import ResolvedVolume
 
 _FOLDER_MODE = 0o755
 _FILE_MODE = 0o644
@@ -47,28 +48,28 @@ _RULES = {
 
 
 class HostPath:
-    """The plugin for `volumes[].hostPath`."""
+    """The plugin for `hostPath`, of pods and of persistent volumes."""
 
     name = "kubernetes.io/host-path"
 
     def __init__(self, threads: FairLimiter) -> None:
         self._threads = threads
 
-    async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
+    async def set_up(self, pod: Pod, volume: ResolvedVolume) -> MountedVolume:
         """Check the path; raises VolumeError. Cancelled, a dead network disk is left waiting."""
-        source = volume.host_path or HostPathVolumeSource()
+        source = volume.source_as(HostPathVolumeSource)
         if ".." in source.path.split("/"):
             why = f"invalid HostPath `{source.path}`: must not contain '..'"
-            raise VolumeError(volume.name, why)
+            raise VolumeError(volume.spec_name, why)
         try:
             look = partial(_problem, Path(source.path), source.type or "")
             share = self._threads.share_of(pod.metadata)
             why = await share.run_sync(look, abandon_on_cancel=True)
         except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
-            raise VolumeError(volume.name, str(error)) from error
+            raise VolumeError(volume.spec_name, str(error)) from error
         if why:
-            raise VolumeError(volume.name, why)
-        return MountedVolume(name=volume.name, host_path=source.path)
+            raise VolumeError(volume.spec_name, why)
+        return MountedVolume(name=volume.name, host_path=source.path, read_only=volume.read_only)
 
     async def tear_down(self, pod_uid: str, folder: Path, threads: Share) -> None:
         """Do nothing: what is on the node stays there."""

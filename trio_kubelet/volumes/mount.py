@@ -7,10 +7,14 @@ way, and a failure is an OSError with its number. They block, so they belong int
 import ctypes
 import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from trio_kubelet.kernel.mountinfo import mount_of, mount_points
+from trio_kubelet.kernel.mountinfo import MountPoint, mount_of, mount_points
 
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x1, 0x2, 0x4, 0x8
+MS_REMOUNT = 0x20
+MS_NOATIME, MS_NODIRATIME, MS_RELATIME = 0x400, 0x800, 0x200000
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
@@ -41,6 +45,70 @@ def mount(
 def unmount(target: Path) -> None:
     """Take a mount away, never through a symlink; raises OSError, EBUSY while it is in use."""
     _check(_libc.umount2(os.fsencode(target), _UMOUNT_NOFOLLOW), target)
+
+
+_FLAGS: Mapping[str, int] = {
+    "ro": MS_RDONLY,
+    "nosuid": MS_NOSUID,
+    "nodev": MS_NODEV,
+    "noexec": MS_NOEXEC,
+    "noatime": MS_NOATIME,
+    "nodiratime": MS_NODIRATIME,
+    "relatime": MS_RELATIME,
+}
+"""The options that a mount has for itself, whatever the file system on it has."""
+_OPPOSITES: Mapping[str, int] = {
+    "rw": MS_RDONLY,
+    "suid": MS_NOSUID,
+    "dev": MS_NODEV,
+    "exec": MS_NOEXEC,
+    "atime": MS_NOATIME,
+    "diratime": MS_NODIRATIME,
+    "norelatime": MS_RELATIME,
+}
+_WITHOUT_MEANING = frozenset({"bind", "defaults", "_netdev", "auto", "noauto", "nofail"})
+"""For a bind mount that is made now."""
+
+
+def bind_flags(options: Iterable[str], inherited: int = 0) -> int:
+    """Return the flags of a bind mount with these options, the last of two opposites counts.
+
+    Raises ValueError for an option that only a file system can have.
+    """
+    flags = inherited
+    for option in options:
+        if option in _FLAGS:
+            flags |= _FLAGS[option]
+        elif option in _OPPOSITES:
+            flags &= ~_OPPOSITES[option]
+        elif option not in _WITHOUT_MEANING:
+            raise ValueError(f'mount option "{option}" cannot be given to a bind mount')
+    return flags
+
+
+def bind_with_options(
+    source: Path, target: Path, options: Iterable[str], *, read_only: bool
+) -> None:
+    """Bind a folder to another place, unless something is mounted there, and see to its options.
+
+    The options of the mount that the folder is on count as well. Raises OSError, and ValueError
+    for an option that a bind mount cannot have; then nothing is mounted.
+    """
+    wanted = (*options, "ro") if read_only else tuple(options)
+    bind_flags(wanted)
+    real = target.resolve()
+    if _newest_mount_on(real) is None:
+        mount(str(source), target, flags=MS_BIND)
+    present = _newest_mount_on(real)
+    options_now = present.options if present is not None else ()
+    flags_now = bind_flags(each for each in options_now if each in _FLAGS)
+    flags = bind_flags(wanted, flags_now)
+    if flags != flags_now:
+        mount("", target, flags=MS_BIND | MS_REMOUNT | flags)
+
+
+def _newest_mount_on(real: Path) -> MountPoint | None:
+    return next((each for each in reversed(mount_points(real)) if each.path == real), None)
 
 
 def make_shared(folder: Path) -> bool:

@@ -7,6 +7,7 @@ objects for variables are fetched.
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+import trio
 from attrs import frozen
 
 from trio_kubelet.errors import ConfigError, PreparationError
@@ -14,6 +15,7 @@ from trio_kubelet.k8s import Container, Pod, StorageMedium, Volume, VolumeProjec
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.references import EnvironmentData, NoReferences, ObjectError, References
 from trio_kubelet.references.object_references import ROOT_CERTIFICATES
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.config.environment import EnvironmentSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
@@ -109,12 +111,7 @@ class PodStorage:
         try:
             mounted = await self._volumes.prepare(pod)
         except VolumesNotReady as error:
-            *others, last = error.errors
-            for each in others[:TOLD_VOLUMES]:
-                self._recorder.pod(pod, EventType.WARNING, "FailedMount", str(each))
-            more = len(others) - TOLD_VOLUMES
-            words = f"{last}; {more} more volumes failed" if more > 0 else str(last)
-            raise PreparationError("FailedMount", words) from error
+            raise self._told(pod, error) from error
         except OSError as error:
             message = f"error making pod data directories: {error}"
             raise PreparationError("Failed", message) from error
@@ -122,6 +119,22 @@ class PodStorage:
             if volume.outdated is not None:
                 self._recorder.pod(pod, EventType.WARNING, "FailedMount", str(volume.outdated))
         return mounted
+
+    def _told(self, pod: Pod, error: VolumesNotReady) -> PreparationError:
+        """Record events of volumes that failed, all but the last, which is the pod's error."""
+        retry_seconds = None
+        if error.retry_at is not None:
+            retry_seconds = max(0.0, error.retry_at - trio.current_time())
+        if not error.failures:
+            return PreparationError(
+                "FailedMount", str(error), is_told=True, retry_seconds=retry_seconds
+            )
+        *others, (reason, message) = error.failures
+        for each in others[:TOLD_VOLUMES]:
+            self._recorder.pod(pod, EventType.WARNING, *each)
+        more = len(others) - TOLD_VOLUMES
+        words = f"{message}; {more} more volumes failed" if more > 0 else message
+        return PreparationError(reason, words, retry_seconds=retry_seconds)
 
     async def _fetch(self, pod: Pod) -> EnvironmentData:
         missing = (await self._references.pull_secrets(pod)).missing
@@ -140,8 +153,13 @@ class PodStorage:
 
 
 def _for_runtime(volume: MountedVolume) -> PreparedVolume:
+    name = volume.image
     return PreparedVolume(
-        host_path=volume.host_path, read_only=volume.read_only, relabel=volume.selinux_relabel
+        host_path=volume.host_path,
+        device=volume.device,
+        read_only=volume.read_only,
+        relabel=volume.selinux_relabel,
+        image=cri.ImageSpec(image=name, user_specified_image=name) if name else None,
     )
 
 

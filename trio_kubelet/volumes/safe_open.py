@@ -173,15 +173,15 @@ def _emptying(parent: int, name: str) -> Generator[None, None, None]:
 
     Yields after each file and each folder.
     """
-    here = _enter(parent, name)
+    here = enter_folder(parent, name)
     above: list[tuple[tuple[int, int], list[str], str]] = []
     try:
         pending = yield from _unlink_files(here)
         while pending or above:
             if pending:
                 child = pending.pop()
-                below = _enter(here, child)
-                above.append((_identity(here), pending, child))
+                below = enter_folder(here, child)
+                above.append((folder_identity(here), pending, child))
                 os.close(here)
                 here = below
                 pending = yield from _unlink_files(here)
@@ -190,7 +190,7 @@ def _emptying(parent: int, name: str) -> Generator[None, None, None]:
             up = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
             os.close(here)
             here = up
-            if _identity(here) != identity:
+            if folder_identity(here) != identity:
                 raise OSError(errno.ESTALE, "moved while it was being removed", child)
             os.rmdir(child, dir_fd=here)
             yield
@@ -199,7 +199,11 @@ def _emptying(parent: int, name: str) -> Generator[None, None, None]:
         os.close(here)
 
 
-def _enter(parent: int, name: str) -> int:
+def enter_folder(parent: int, name: str) -> int:
+    """Return a readable descriptor of a folder in a folder, which is no symlink or mount point.
+
+    Raises OSError: ELOOP, EXDEV.
+    """
     return _openat2(
         parent, name, os.O_RDONLY | os.O_DIRECTORY, _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS
     )
@@ -220,7 +224,8 @@ def _unlink_files(folder: int) -> Generator[None, None, list[str]]:
     return folders
 
 
-def _identity(folder: int) -> tuple[int, int]:
+def folder_identity(folder: int) -> tuple[int, int]:
+    """Return what tells an open folder from all others."""
     status = os.fstat(folder)
     return status.st_dev, status.st_ino
 

@@ -1,9 +1,9 @@
 """The volumes of pods: prepared side by side before the containers, removed after them.
 
 Nothing is remembered: what is prepared is read off the disk and the mount table, so a restarted
-agent goes on where the last one stopped. Removal unmounts everything of the pod, newest first,
-and only then deletes, file system by file system, so that a mount that is still there keeps its
-content.
+agent goes on where the last one stopped. Removal has CSI drivers take their mounts away, unmounts
+everything else of the pod, newest first, and only then deletes, file system by file system, so that
+a mount that is still there keeps its content.
 
 A subPath is one file or folder inside a volume, mounted as if it were the volume. What is inside
 may be the work of a container, symlinks included. So the path is resolved by the kernel beneath
@@ -20,24 +20,31 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import structlog
-from attrs import fields, frozen
+from attrs import evolve, field, frozen
 
 from trio_kubelet.k8s import Pod, Volume
-from trio_kubelet.k8s.base import wire_name
 from trio_kubelet.kernel.mountinfo import mount_points, mounts_at_or_below
-from trio_kubelet.tasks.concurrency import run_for_each
+from trio_kubelet.tasks.concurrency import run_all_for_each, run_for_each
 from trio_kubelet.tasks.fair_limiter import ALL_PODS, Share
+from trio_kubelet.volumes.configuration import KINDS
+from trio_kubelet.volumes.csi_volume import CSIVolumes, Published
+from trio_kubelet.volumes.devices import unmap_devices
+from trio_kubelet.volumes.empty_dir import EmptyDir
 from trio_kubelet.volumes.folders import PodFolders, make_folders, plugin_folder
 from trio_kubelet.volumes.mount import MS_BIND, mount, unmount
 from trio_kubelet.volumes.plugin import (
     VOLUMES_AT_ONCE,
     MountedVolume,
+    Problem,
+    VolumeBackOff,
     VolumeBusy,
     VolumeError,
     VolumePlugin,
     VolumesNotReady,
     VolumeThreads,
 )
+from trio_kubelet.volumes.resolved import ResolvedVolume, UnresolvedVolumeError
+from trio_kubelet.volumes.resolver import VolumeResolver
 from trio_kubelet.volumes.safe_open import (
     make_folders_beneath,
     open_beneath,
@@ -45,6 +52,7 @@ from trio_kubelet.volumes.safe_open import (
     remove_in_pieces,
     remove_tree,
 )
+from trio_kubelet.volumes.staged_volumes import StagedVolumes
 
 log = structlog.get_logger("volumes")
 
@@ -52,11 +60,11 @@ T = TypeVar("T")
 
 _NOT_MOUNTED = frozenset({errno.EINVAL, errno.ENOENT})
 
-_KEPT_ON_DISK = tuple(
-    plugin_folder(f"kubernetes.io/{name}")
-    for name in ("empty-dir", "configmap", "downward-api", "projected", "secret")
-)
-"""Plugins whose folders hold nothing but the pod's own copy: they may be deleted with content."""
+EPHEMERAL_PLUGINS = (EmptyDir.name, *(kind.name for kind in KINDS.values()))
+"""The plugins whose files are the pod's own: they count as its use of the node's disk, and are
+removed with their volume."""
+
+_EPHEMERAL_FOLDERS = frozenset(map(plugin_folder, EPHEMERAL_PLUGINS))
 
 _FILE_MODE = 0o640
 
@@ -65,13 +73,28 @@ _FILE_MODE = 0o640
 class Volumes:
     """Prepares and removes the volumes of pods.
 
-    `plugins` maps the field of `Volume` (`empty_dir`) to its plugin. Every method that touches
-    the disk does so in one of the `threads`.
+    `plugins` maps the field that a source stands in (`empty_dir`), of a pod or of a persistent
+    volume, to its plugin. Every method that touches the disk does so in one of the `threads`.
+    `csi` is the plugin whose drivers take their mounts away themselves.
     """
 
     _folders: PodFolders
+    _resolver: VolumeResolver
     _plugins: Mapping[str, VolumePlugin]
     _threads: VolumeThreads
+    _device_plugins: Mapping[str, VolumePlugin] = field(factory=dict)
+    """For volumes of the mode Block."""
+    _csi: CSIVolumes | None = None
+
+    def with_csi(self, staged: StagedVolumes) -> "Volumes":
+        """Return the same with volumes of CSI drivers."""
+        csi = CSIVolumes(staged, self._folders, self._threads)
+        return evolve(
+            self,
+            plugins={**self._plugins, "csi": csi},
+            device_plugins={**self._device_plugins, "csi": csi},
+            csi=csi,
+        )
 
     async def prepare(self, pod: Pod) -> Mapping[str, MountedVolume]:
         """Make the pod's folders and prepare its volumes; return them by name.
@@ -84,19 +107,19 @@ class Volumes:
         await self._threads.preparing.share_of(pod.metadata).run_sync(create)
         used = _used_volumes(pod)
         mounted: dict[str, MountedVolume] = {}
-        errors: dict[str, VolumeError] = {}
+        problems: dict[str, Problem] = {}
 
         async def prepare_one(volume: Volume) -> None:
             try:
-                mounted[volume.name] = await self._plugin(volume).set_up(pod, volume)
-            except VolumeError as error:
-                errors[volume.name] = error
+                resolved = await self._resolver.resolve(pod, volume)
+                mounted[volume.name] = await self._plugin(resolved).set_up(pod, resolved)
+            except (VolumeError, UnresolvedVolumeError, VolumeBackOff) as problem:
+                problems[volume.name] = problem
 
         wanted = [volume for volume in pod.spec.volumes if volume.name in used]
         await run_for_each(wanted, prepare_one, min(len(wanted), VOLUMES_AT_ONCE))
-        if errors:
-            in_order = (errors[v.name] for v in pod.spec.volumes if v.name in errors)
-            raise VolumesNotReady(tuple(in_order))
+        if problems:
+            raise VolumesNotReady({v.name: problems[v.name] for v in wanted if v.name in problems})
         return mounted
 
     async def bind_sub_path(
@@ -124,7 +147,12 @@ class Volumes:
         deleted; OSError where something cannot be deleted.
         """
         threads = self._threads.removing.share(namespace, pod_uid)
-        await threads.run_sync(partial(self._unmount, pod_uid))
+        sub_paths = self._folders.sub_paths(pod_uid)
+        await threads.run_sync(partial(_unmount_below, sub_paths))
+        if self._csi is not None:
+            await self._unpublish(self._csi, pod_uid, threads)
+        await threads.run_sync(partial(_unmount_below, self._folders.pod(pod_uid)))
+        await threads.run_sync(partial(unmap_devices, self._folders, pod_uid))
         for folder in await threads.run_sync(partial(self._volume_folders, pod_uid)):
             for plugin in self._plugins.values():
                 if plugin_folder(plugin.name) == folder.parent.name:
@@ -132,6 +160,9 @@ class Volumes:
                     break
             await threads.run_sync(partial(_remove_volume, folder))
         await threads.run_sync(partial(self._remove_empty, pod_uid))
+        self._resolver.forget(pod_uid)
+        if self._csi is not None:
+            self._csi.release(pod_uid)
 
     async def remove_pod(self, pod_uid: str, namespace: str = "") -> None:
         """Remove the volumes of a pod and then its whole folder. Raises as `tear_down`."""
@@ -143,26 +174,25 @@ class Volumes:
         """Return the UIDs of all pods that have a folder, for housekeeping to compare."""
         return await self._threads.listing.share(ALL_PODS).run_sync(self._folders.uids)
 
-    def _plugin(self, volume: Volume) -> VolumePlugin:
-        for attribute in fields(Volume):
-            if attribute.name != "name" and getattr(volume, attribute.name) is not None:
-                if attribute.name in self._plugins:
-                    return self._plugins[attribute.name]
-                kind = wire_name(attribute)
-                why = f"no volume plugin matched: this kubelet has no volumes of the kind {kind}"
-                raise VolumeError(volume.name, why)
-        raise VolumeError(volume.name, "it has no source")
+    def _plugin(self, volume: ResolvedVolume) -> VolumePlugin:
+        plugins = self._device_plugins if volume.is_block else self._plugins
+        if volume.kind in plugins:
+            return plugins[volume.kind]
+        what = f"volumes of the kind {volume.wire_kind}"
+        step = "MountVolume.SetUp"
+        if volume.is_block:
+            what, step = f"devices of {what}", "MapVolume.FindMapperPluginBySpec"
+        why = f"no volume plugin matched: this kubelet has no {what}"
+        raise VolumeError(volume.spec_name, why, step)
 
-    def _unmount(self, pod_uid: str) -> None:
-        pod = self._folders.pod(pod_uid).resolve()
-        for each in mounts_at_or_below(pod, mount_points(pod)):
-            try:
-                unmount(each.path)
-            except OSError as error:
-                if error.errno in _NOT_MOUNTED:
-                    continue
-                raise VolumeBusy(each.path, error.strerror or str(error)) from error
-            log.debug("volume unmounted", path=str(each.path))
+    async def _unpublish(self, csi: CSIVolumes, pod_uid: str, threads: Share) -> None:
+        """Have drivers take their mounts away, before anything else of them is unmounted."""
+        places = await csi.published(pod_uid, threads)
+
+        async def unpublish(place: Published) -> None:
+            await csi.unpublish(pod_uid, place, threads)
+
+        await run_all_for_each(places, unpublish, VOLUMES_AT_ONCE)
 
     def _volume_folders(self, pod_uid: str) -> tuple[Path, ...]:
         volumes = self._folders.volumes(pod_uid)
@@ -190,9 +220,22 @@ def _used_volumes(pod: Pod) -> frozenset[str]:
     return frozenset(used)
 
 
+def _unmount_below(folder: Path) -> None:
+    """Unmount all at and below a folder, newest first. Raises VolumeBusy."""
+    real = folder.resolve()
+    for each in mounts_at_or_below(real, mount_points(real)):
+        try:
+            unmount(each.path)
+        except OSError as error:
+            if error.errno in _NOT_MOUNTED:
+                continue
+            raise VolumeBusy(each.path, error.strerror or str(error)) from error
+        log.debug("volume unmounted", path=str(each.path))
+
+
 def _remove_volume(folder: Path) -> None:
     """Remove what is left of a volume; with content only where the agent itself put it there."""
-    if folder.parent.name in _KEPT_ON_DISK:
+    if folder.parent.name in _EPHEMERAL_FOLDERS:
         remove_tree(folder)
     elif folder.is_dir() and not folder.is_symlink():
         folder.rmdir()

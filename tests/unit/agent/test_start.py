@@ -16,9 +16,11 @@ from lab.ports import free_port
 from tests.apiserver.server import ApiServer
 from tests.trio_clock import TrioClock
 from trio_kubelet.agent.cluster import Cluster, Standalone
+from trio_kubelet.agent.live_settings import CREDENTIAL_PROVIDERS
 from trio_kubelet.agent.ports import Ports
 from trio_kubelet.agent.start import Agent
 from trio_kubelet.config import KubeletConfiguration, Settings
+from trio_kubelet.config.changes import LIVE
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.config.parts import (
@@ -35,6 +37,12 @@ from trio_kubelet.kernel.systemd import ServiceNotifier
 from trio_kubelet.node.host import CGROUP_V1
 from trio_kubelet.node.machine import read_machine
 from trio_kubelet.rpc import Code, InProcess, RpcError
+
+READ_WHEN_NEEDED = {
+    "crashLoopBackOff.maxContainerRestartPeriod",
+    "streamingConnectionIdleTimeout",
+}
+"""Live settings that no part has to be told of."""
 
 MANIFEST = """\
 apiVersion: v1
@@ -157,6 +165,15 @@ async def test_the_agent_is_ready_before_its_runtime_is(
             starting.runtime.come_back()
             await trio.sleep(60)
             assert len(list(starting.runtime.containers)) == 1
+
+
+async def test_an_agent_that_has_started_follows_all_live_settings(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with start(tmp_path, api=True) as starting, starting.running():
+        await trio.sleep(60)
+        followed = starting.agent.parts.live.followed
+    assert followed | READ_WHEN_NEEDED == LIVE | {CREDENTIAL_PROVIDERS}
 
 
 async def test_no_pod_is_started_before_the_first_complete_listing(

@@ -31,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """An agent that only notes the settings it was started with."""
     seen: list[Settings] = []
 
-    def run_agent(settings: Settings) -> int:
+    def run_agent(settings: Settings, _read_anew: object) -> int:
         seen.append(settings)
         return 0
 
@@ -77,7 +77,7 @@ def test_run_takes_the_same_flags(started: list[Settings]) -> None:
 def test_the_exit_code_is_that_of_the_agent(
     started: list[Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["trio_kubelet.agent.main"], "run_agent", lambda _settings: 3)
+    monkeypatch.setattr(sys.modules["trio_kubelet.agent.main"], "run_agent", lambda *_: 3)
     assert start([], "kubelet") == 3
 
 
@@ -101,10 +101,10 @@ def test_a_missing_file_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]
 
 BUG = """
 from trio_kubelet.agent import main
-async def run(settings):
+async def run(*settings):
     raise ExceptionGroup("in tasks", [KeyError("no such thing")])
 main._run = run
-main.run_agent(None)
+main.run_agent(None, None)
 """
 
 
@@ -179,19 +179,46 @@ def test_check_config_names_every_problem_with_its_field(tmp_path: Path) -> None
         assert field in line
 
 
+def test_check_config_shows_what_a_running_agent_needs_for_each_change(tmp_path: Path) -> None:
+    running, new, folder = tmp_path / "running.yaml", tmp_path / "new.yaml", tmp_path / "conf.d"
+    running.write_text(HEADER + "maxPods: 20\nregistryBurst: 20\n")
+    new.write_text(HEADER + "maxPods: 30\ncgroupDriver: systemd\nlogging: {verbosity: 4}\n")
+    folder.mkdir()
+    (folder / "10-burst.conf").write_text(HEADER + "registryBurst: 30\n")
+    check = ["check-config", "--diff", str(running)]
+    result = CliRunner().invoke(commands, [*check, str(new), "--config-dir", str(folder)])
+    assert result.exit_code == 0
+    assert set(result.stdout.splitlines()[1:]) == {
+        "restart: maxPods: 20 -> 30",
+        "live: registryBurst: 20 -> 30",
+        "drain first: cgroupDriver: cgroupfs -> systemd",
+        "live: logging.verbosity: 0 -> 4",
+    }
+    assert (
+        CliRunner().invoke(commands, [*check, str(running)]).stdout.endswith("no setting changes\n")
+    )
+    burst = ["--diff-config-dir", str(folder)]
+    result = CliRunner().invoke(commands, [*check, str(running), *burst])
+    assert result.stdout.splitlines()[1:] == ["live: registryBurst: 30 -> 20"]
+    running.write_text(HEADER + "maxPods: -1\n")
+    result = CliRunner().invoke(commands, [*check, str(new)])
+    assert result.exit_code == 1
+    assert "maxPods" in result.stdout.splitlines()[1]
+
+
 def test_check_config_merges_drop_ins_and_warns_on_stderr(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(HEADER)
     folder = tmp_path / "conf.d"
     folder.mkdir()
-    (folder / "10-pods.conf").write_text(HEADER + "maxPods: 30\nprotectKernelDefaults: true\n")
+    (folder / "10-pods.conf").write_text(HEADER + "maxPods: 30\nenableContentionProfiling: true\n")
     (folder / "README").write_text("what these are for")
     result = CliRunner().invoke(commands, ["check-config", str(file), "--config-dir", str(folder)])
     assert result.exit_code == 0
     assert result.stdout.endswith("valid; 2 of its settings differ from the default\n")
     ignored, unsupported = result.stderr.splitlines()
     assert ignored.endswith("README: ignored, because only *.conf files are drop-ins")
-    assert unsupported.endswith("protectKernelDefaults")
+    assert unsupported.endswith("enableContentionProfiling")
 
 
 def test_check_config_names_all_that_is_wrong_at_once_in_all_files(tmp_path: Path) -> None:

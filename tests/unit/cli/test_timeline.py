@@ -158,3 +158,9 @@ def test_pods_that_had_the_same_name_are_told_apart() -> None:
     assert "UID u1," in first.headline
     assert first.headline.endswith("followed by another one")
     assert not any(each.is_now for each in first.states)
+
+
+def test_a_cause_moves_no_cursor() -> None:
+    noted = entry(0.0, "event", "Unhealthy", cause="probe failed: \x1b[2J\nand more")
+    lines = read([noted]).lines
+    assert [line.why for line in lines] == ["probe failed: \ufffd[2J\nand more"]

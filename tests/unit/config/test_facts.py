@@ -130,7 +130,7 @@ def test_the_flags_are_those_of_the_table_former_ones_and_our_own() -> None:
     former, own = ({flag.name for flag in flags} for flags in (FORMER_FLAGS, OWN_FLAGS))
     assert set(FLAGS) - former - own == {row[0] for row in flag_rows()}
     assert former == {"pod-infra-container-image"}
-    assert own == {"hollow"}
+    assert own == {"hollow", "eviction-mem-available", "device-plugin-wait"}
 
 
 @pytest.mark.parametrize("row", flag_rows(), ids=lambda row: row[0])

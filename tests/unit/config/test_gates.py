@@ -16,16 +16,16 @@ def test_without_a_request_every_gate_has_its_default() -> None:
     assert resolution.gates == FeatureGates()
     assert resolution.problems == resolution.warnings == ()
     assert all(
-        resolution.gates.enabled(name) == gate.default
+        resolution.gates[name] == gate.default
         for name, gate in KNOWN_GATES.items()
         if name != "EventedPLEG"
     )
 
 
 def test_runtime_events_are_on_and_can_be_switched_off() -> None:
-    assert resolve({}).gates.enabled("EventedPLEG")
-    assert not resolve({"EventedPLEG": False}).gates.enabled("EventedPLEG")
-    assert not resolve({"AllAlpha": False}).gates.enabled("EventedPLEG")
+    assert resolve({}).gates["EventedPLEG"]
+    assert not resolve({"EventedPLEG": False}).gates["EventedPLEG"]
+    assert not resolve({"AllAlpha": False}).gates["EventedPLEG"]
 
 
 def test_an_unknown_gate_is_an_error() -> None:
@@ -37,7 +37,7 @@ def test_a_locked_gate_keeps_its_value() -> None:
     assert resolution.problems == (
         "cannot set feature gate NodeSwap to false, feature is locked to true",
     )
-    assert resolution.gates.enabled("NodeSwap")
+    assert resolution.gates["NodeSwap"]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_locked_gate_keeps_its_value() -> None:
 def test_a_gate_that_will_go_away_is_a_warning(name: str, value: bool, stage: str) -> None:
     resolution = resolve({name: value})
     assert resolution.problems == ()
-    assert resolution.gates.enabled(name) == value
+    assert resolution.gates[name] == value
     (warning,) = resolution.warnings
     assert warning.startswith(f"Setting {stage} feature gate {name}={str(value).lower()}.")
 
@@ -63,14 +63,14 @@ def test_a_collective_gate_sets_its_stage_and_nothing_else(
     assert resolution.problems == resolution.warnings == ()
     defaults = FeatureGates()
     for name, gate in KNOWN_GATES.items():
-        expected = value if gate.stage is stage else defaults.enabled(name)
-        assert resolution.gates.enabled(name) == expected, name
+        expected = value if gate.stage is stage else defaults[name]
+        assert resolution.gates[name] == expected, name
 
 
 def test_a_gate_s_own_value_outweighs_the_collective_one() -> None:
     gates = resolve({"AllAlpha": True, "QOSReserved": False}).gates
-    assert not gates.enabled("QOSReserved")
-    assert gates.enabled("CSIVolumeHealth")
+    assert not gates["QOSReserved"]
+    assert gates["CSIVolumeHealth"]
 
 
 def test_a_gate_is_refused_without_those_it_needs() -> None:
@@ -90,4 +90,4 @@ def test_dependencies_are_known_gates() -> None:
 
 def test_asking_for_a_gate_that_does_not_exist_is_a_bug() -> None:
     with pytest.raises(KeyError):
-        FeatureGates().enabled("Fly")
+        FeatureGates()["Fly"]

@@ -30,14 +30,21 @@ HEADER = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfigu
 FIELDS = list(declared_fields(KubeletConfiguration()))
 OPTIONS = {each.name: support_of(each) for each in attrs.fields(NodeOptions)}
 DONE_WITH_WHEN_LOADED = {
-    *("featureGates", "mergeDefaultEvictionSettings", "runOnce", "serverTLSBootstrap"),
+    *("featureGates", "mergeDefaultEvictionSettings", "runOnce"),
     *("config", "config_dir"),
+    *("image_credential_provider_config", "image_credential_provider_bin_dir"),
 }
 """Fields and options that only the loading of the configuration reads.
 
-`runOnce: true` is refused, and so is `serverTLSBootstrap: true` on a node with a server.
+`runOnce: true` is refused.
 """
-DECIDED_BY_THE_CONFIGURATION = {"KubeletCrashLoopBackOffMax", "LoggingAlphaOptions"}
+DECIDED_BY_THE_CONFIGURATION = {
+    *("GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority"),
+    *("CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions"),
+    *("KubeletCrashLoopBackOffMax", "LoggingAlphaOptions", "RotateKubeletServerCertificate"),
+    "KubeletServiceAccountTokenForCredentialProviders",
+    "TopologyManagerPolicyOptions",
+}
 """Gates whose whole effect is what the configuration may say."""
 
 
@@ -65,18 +72,12 @@ def reads() -> Mapping[str, set[str]]:
 
 
 def gates_asked_for() -> Iterator[str]:
-    """The names in each `gates["NAME"]` and `gates.enabled("NAME")` of the agent's code."""
+    """The names in each `gates["NAME"]` of the agent's code."""
     for node in sources():
         if isinstance(node, ast.Subscript) and "gates" in ast.dump(node.value):
-            asked: ast.AST = node.slice
-        elif (
-            isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "enabled" and node.args
-        ):
-            asked = node.args[0]
-        else:
-            continue
-        if isinstance(asked, ast.Constant) and isinstance(asked.value, str):
-            yield asked.value
+            asked = node.slice
+            if isinstance(asked, ast.Constant) and isinstance(asked.value, str):
+                yield asked.value
 
 
 # What is said
@@ -128,12 +129,12 @@ def test_thresholds_that_have_no_effect_are_named_by_their_signal() -> None:
         ("contentType: application/json", []),
         ("contentType: application/vnd.kubernetes.protobuf", ["contentType"]),
         ("maxPods: 7", []),
-        ("protectKernelDefaults: false", []),
-        ("protectKernelDefaults: true", ["protectKernelDefaults"]),
+        ("enableContentionProfiling: false", []),
+        ("enableContentionProfiling: true", ["enableContentionProfiling"]),
         ("{enforceNodeAllocatable: [pods, kube-reserved], kubeReservedCgroup: /kube}", []),
         ("{cgroupRoot: /pods, memorySwap: {swapBehavior: LimitedSwap}}", []),
         ("featureGates: {EventedPLEG: false, StatefulSetSemanticRevisionComparison: false}", []),
-        ("featureGates: {GracefulNodeShutdown: true}", ["featureGates.GracefulNodeShutdown"]),
+        ("featureGates: {KubeletTracing: true}", ["featureGates.KubeletTracing"]),
         (
             "featureGates: {GracefulNodeShutdown: false, "
             "GracefulNodeShutdownBasedOnPodPriority: false, WindowsGracefulNodeShutdown: false}",
@@ -142,8 +143,8 @@ def test_thresholds_that_have_no_effect_are_named_by_their_signal() -> None:
         ("featureGates: {EnvFiles: true}", []),
         ("featureGates: {EnvFiles: false}", ["featureGates.EnvFiles"]),
         (
-            "featureGates: {ImageVolume: true, CRIListStreaming: false}",
-            ["featureGates.ImageVolume"],
+            "featureGates: {ImageVolumeWithDigest: true, CRIListStreaming: false}",
+            ["featureGates.ImageVolumeWithDigest"],
         ),
         ("featureGates: {AtomicFIFO: false, WinDSR: true, KMSv1: true}", []),
     ],
@@ -168,8 +169,8 @@ def names_in_warning(arguments: list[str]) -> list[str]:
         (["--make-iptables-util-chains"], ["makeIPTablesUtilChains"]),
         (["--make-iptables-util-chains=false"], []),
         (
-            ["--feature-gates=ImageVolume=true,EnvFiles=true"],
-            ["featureGates.ImageVolume"],
+            ["--feature-gates=ImageVolumeWithDigest=true,EnvFiles=true"],
+            ["featureGates.ImageVolumeWithDigest"],
         ),
         (["--max-pods=5"], []),
     ],
@@ -229,11 +230,11 @@ def test_there_is_one_warning_for_all_of_them_without_values() -> None:
     arguments = [
         "--experimental-mounter-path=/k",
         "--storage-driver-password=hunter2",
-        "--protect-kernel-defaults",
+        "--contention-profiling",
         "--feature-gates=NativeHistograms=true,NodeLogQuery=true",
     ]
     assert names_in_warning(arguments) == [
-        "protectKernelDefaults",
+        "enableContentionProfiling",
         "featureGates.NativeHistograms",
         "--experimental-mounter-path",
         "--storage-driver-password",

@@ -220,6 +220,14 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {
+            "shutdown_grace_period_by_pod_priority": (
+                ShutdownGracePeriodByPodPriority(priority=7, shutdown_grace_period_seconds=-5),
+            ),
+        },
+        "shutdownGracePeriodSeconds -5 of priority 7 must be >= 0",
+    ),
+    (
+        {
             "shutdown_grace_period": 30 * SECOND,
             "shutdown_grace_period_by_pod_priority": (ShutdownGracePeriodByPodPriority(),),
         },
@@ -235,10 +243,6 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "enableSystemLogHandler is required",
     ),
     ({"show_hidden_metrics_for_version": "1.30"}, "must be omitted or have the value '1.35'"),
-    (
-        {"server_tls_bootstrap": True},
-        "serverTLSBootstrap (--rotate-server-certificates) true is not",
-    ),
     ({"run_once": True}, "Runonce mode has been deprecated and should not be set"),
     ({"container_runtime_endpoint": ""}, "the containerRuntimeEndpoint was not specified or empty"),
     ({"container_runtime_endpoint": "tcp://127.0.0.1:3735"}, "must be a unix socket"),
@@ -364,6 +368,11 @@ def test_a_kept_rule_says_nothing(changes: dict[str, Any]) -> None:
         ),
         (
             {"GracefulNodeShutdownBasedOnPodPriority": False},
+            {"shutdown_grace_period_by_pod_priority": (ShutdownGracePeriodByPodPriority(),)},
+            "requires feature gate GracefulNodeShutdownBasedOnPodPriority",
+        ),
+        (
+            {"GracefulNodeShutdown": False, "GracefulNodeShutdownBasedOnPodPriority": False},
             {"shutdown_grace_period_by_pod_priority": (ShutdownGracePeriodByPodPriority(),)},
             "requires feature gate GracefulNodeShutdownBasedOnPodPriority",
         ),

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attrs import evolve
 
-from trio_kubelet.cli.disk import shown, size, tables
+from trio_kubelet.cli.disk import size, tables
 from trio_kubelet.debugging import deleted_files
 from trio_kubelet.debugging.deleted_files import DeletedFile, find_deleted_files
 from trio_kubelet.debugging.disk import dead_containers, pods_on_disk
+from trio_kubelet.foreign_text import printable
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
-from trio_kubelet.stats import ContainerStats, Filesystem, PodStats, Usage
+from trio_kubelet.stats import Filesystem, PodStats, Usage
 from trio_kubelet.stats.disk_usage import PodDisk
 from trio_kubelet.stats.values import VolumeStats
 
@@ -35,16 +35,14 @@ def container(id_: str, state: ObservedState, finished_at: int = 0) -> ObservedC
 
 
 def test_pods_are_told_by_what_they_use_and_what_is_unknown_is_said_to_be() -> None:
-    stats = ContainerStats(
-        name="c", id="i", image="", started_at_ns=0, usage=Usage(time_ns=0), root=used(7)
-    )
     small = PodStats(
         uid="small",
         namespace="ns",
         name="small",
         started_at_ns=0,
         usage=Usage(time_ns=0),
-        containers=(stats, evolve(stats, root=None)),
+        containers=(),
+        layers=used(7),
     )
     disks = {
         "large": PodDisk(
@@ -180,4 +178,4 @@ def test_sizes_have_units(amount: int | None, text: str) -> None:
 
 
 def test_nothing_that_a_container_has_named_moves_the_cursor() -> None:
-    assert shown("a\x1b\n\u202eb") == "a\ufffd\ufffd\ufffdb"
+    assert printable("a\x1b\n\u202eb") == "a\ufffd\ufffd\ufffdb"

@@ -52,6 +52,7 @@ def stats(
     logs: Filesystem | None = None,
     whole: Filesystem | None = None,
     volumes: dict[str, int] | None = None,
+    is_counted: bool = True,
 ) -> PodStats:
     """The figures of such a pod; all of its memory is the container's."""
     memory = None
@@ -68,7 +69,9 @@ def stats(
         started_at_ns=1,
         usage=usage,
         containers=(container,),
+        layers=layer,
         ephemeral_storage=whole,
+        is_counted=is_counted,
         volumes=tuple(
             VolumeStats(name=volume, filesystem=disk(used_mi), ephemeral=True)
             for volume, used_mi in (volumes or {}).items()
@@ -91,6 +94,13 @@ def writing(name: str, whole_mi: int, request: str = "", layer_mi: int = 0) -> C
         name, whole=disk(whole_mi, whole_mi * 10), layer=disk(layer_mi, layer_mi * 10), logs=disk(0)
     )
     return Candidate(pod=pod(name, requests=requests), stats=used)
+
+
+def hiding(name: str, whole_mi: int, request: str = "", **spec: Any) -> Candidate:
+    """A pod that has more files on the disk than can be counted, of which so much was."""
+    requests = {"ephemeral-storage": request} if request else {}
+    used = stats(name, whole=disk(whole_mi, whole_mi * 10), layer=disk(0), is_counted=False)
+    return Candidate(pod=pod(name, requests=requests, **spec), stats=used)
 
 
 def running(name: str, tasks: int, priority: int = 0) -> Candidate:

@@ -29,6 +29,9 @@ class Machine:
     read_at: list[float] = field(factory=list)
     hangs: bool = False
     seconds_of_disks: float = 0
+    asked_for_layers: list[bool] = field(factory=list)
+    asked_for_files: list[bool] = field(factory=list)
+    problems: dict[str, str] = field(factory=dict)
 
     async def read(self, _time: float) -> NodeReading:
         """Read the node."""
@@ -37,10 +40,14 @@ class Machine:
             await trio.sleep_forever()
         return NodeReading(node=self._node())
 
-    async def usage_since(self, _time: float, *, disks: bool) -> Stats:
+    async def usage_since(
+        self, _time: float, *, disks: bool, fresh_files: bool = False, fresh_layers: bool = False
+    ) -> Stats:
         """Read node and pods."""
+        self.asked_for_files.append(disks and fresh_files)
+        self.asked_for_layers.append(fresh_layers)
         await trio.sleep(self.seconds_of_disks if disks else 0)
-        return Stats(node=self._node(), pods=self.pods)
+        return Stats(node=self._node(), pods=self.pods, problems=self.problems)
 
     def _node(self) -> NodeStats:
         now = TrioClock().now_ns()

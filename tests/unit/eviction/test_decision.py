@@ -17,7 +17,7 @@ from trio_kubelet.eviction.decision import (
     over_own_limits,
 )
 from trio_kubelet.eviction.observations import Observations, Observed
-from trio_kubelet.eviction.pressure import PressureHistory, next_history
+from trio_kubelet.eviction.pressure import Assessment, assess
 from trio_kubelet.eviction.ranking import Candidate
 from trio_kubelet.eviction.thresholds import DiskLayout, Threshold
 from trio_kubelet.k8s import Pod
@@ -39,15 +39,15 @@ def seen(
     layout: DiskLayout = SHARED,
     thresholds: tuple[Threshold, ...] = HARD,
     at: float = 100,
-    before: PressureHistory | None = None,
-) -> PressureHistory:
+    before: Assessment | None = None,
+) -> Assessment:
     """What is known after an observation of too little of some signals, and enough of others."""
     amounts = {
         signal: Observed(available=(50 if signal in short else 500) * MI, capacity=CAPACITY)
         for signal in Signal
     }
     observed = Observations(at=at, signals=amounts, layout=layout)
-    return next_history(before or PressureHistory(), thresholds, observed, 0)
+    return assess(before or Assessment(), thresholds, observed, 0)
 
 
 def step(decision: EvictionStep) -> str:
@@ -92,6 +92,7 @@ CONTAINERS, IMAGES = "reclaim dead containers", "reclaim unused images"
         ([Signal.CONTAINER_INODES], SPLIT, CONTAINERS),
         ([Signal.NODE_DISK, Signal.MEMORY], SHARED, "measure pods"),
         ([Signal.NODE_DISK, Signal.ALLOCATABLE_MEMORY], SHARED, "measure pods"),
+        ([Signal.NODE_DISK, Signal.IMAGE_INODES, Signal.PIDS], SHARED, "measure pods"),
     ],
 )
 def test_what_nobody_needs_goes_first(short: list[Signal], layout: DiskLayout, first: str) -> None:
@@ -118,8 +119,27 @@ def test_then_one_pod_goes_by_the_signal_that_is_short(short: Signal, victim: st
     assert found.victim.cause == str(short)
 
 
+@pytest.mark.parametrize(
+    ("short", "first"),
+    [
+        ([Signal.NODE_DISK, Signal.PIDS], Signal.PIDS),
+        ([Signal.PIDS, Signal.MEMORY], Signal.MEMORY),
+        ([Signal.IMAGE_INODES, Signal.PIDS, Signal.ALLOCATABLE_MEMORY], Signal.ALLOCATABLE_MEMORY),
+        ([Signal.IMAGE_DISK, Signal.NODE_DISK], Signal.NODE_DISK),
+    ],
+)
+def test_of_several_signals_memory_comes_first_then_process_ids(
+    short: list[Signal], first: Signal
+) -> None:
+    order = sorted(HARD, key=lambda each: str(each.signal), reverse=True)
+    starved = decide(seen(*short, thresholds=tuple(order)), NEVER, NO_GRACE).starved
+    assert starved is not None
+    assert starved.threshold.signal is first
+
+
 ENDING = NEVER.while_ending()
 RECLAIMING = NEVER.while_reclaiming()
+OWN_LIMITS = NEVER.while_ending_for_own_limits()
 
 
 @pytest.mark.parametrize(
@@ -142,6 +162,15 @@ RECLAIMING = NEVER.while_reclaiming()
         (Signal.NODE_DISK, ENDING.after_reclaim(Signal.NODE_DISK, 99), "nothing"),
         (Signal.MEMORY, RECLAIMING.while_ending().after_end(99), "evict memory"),
         (Signal.NODE_DISK, RECLAIMING.while_ending().after_end(99), "nothing"),
+        (Signal.MEMORY, OWN_LIMITS, "evict memory"),
+        (Signal.PIDS, OWN_LIMITS, "evict tasks"),
+        (Signal.NODE_DISK, OWN_LIMITS, "nothing"),
+        (Signal.IMAGE_INODES, OWN_LIMITS, "nothing"),
+        (Signal.NODE_DISK, OWN_LIMITS.after_ends_for_own_limits(100), BOTH),
+        (Signal.NODE_DISK, OWN_LIMITS.after_ends_for_own_limits(101), "nothing"),
+        (Signal.NODE_DISK, OWN_LIMITS.while_ending().after_end(99), "nothing"),
+        (Signal.NODE_DISK, OWN_LIMITS.after_reclaim(Signal.NODE_DISK, 99), "nothing"),
+        (Signal.MEMORY, ENDING.after_ends_for_own_limits(99), "nothing"),
     ],
 )
 def test_nothing_is_done_before_the_last_step_shows(
@@ -199,8 +228,8 @@ def test_the_grace_of_a_soft_eviction_is_the_smaller_one(
 
 def test_of_a_hard_and_a_soft_threshold_for_one_signal_the_hard_one_counts() -> None:
     hard = Threshold(signal=Signal.MEMORY, value=ThresholdValue.parse("10%"))
-    history = seen(Signal.MEMORY, thresholds=(hard, soft(0)))
-    found = decide(history, NEVER, GracePolicy(most_seconds=60), PODS)
+    assessment = seen(Signal.MEMORY, thresholds=(hard, soft(0)))
+    found = decide(assessment, NEVER, GracePolicy(most_seconds=60), PODS)
     assert found.victim is not None
     assert found.victim.grace_seconds == 1
 

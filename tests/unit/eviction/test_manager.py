@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import trio
 from attrs import define, evolve, field
 from trio.testing import MockClock
@@ -16,7 +17,13 @@ from tests.unit.eviction.candidates import MI, disk, pod, stats
 from tests.unit.eviction.readings import Machine
 from trio_kubelet.config.eviction import Signal, ThresholdValue
 from trio_kubelet.eviction.decision import GracePolicy, Reclaim, Victim
-from trio_kubelet.eviction.manager import LATE_SECONDS, EvictionManager, NodePods
+from trio_kubelet.eviction.manager import (
+    LATE_SECONDS,
+    RECLAIM_SECONDS,
+    REMOVAL_SECONDS,
+    EvictionManager,
+    NodePods,
+)
 from trio_kubelet.eviction.records import EvictionRecords, record_of
 from trio_kubelet.eviction.thresholds import Threshold
 from trio_kubelet.eviction.watch import PressureWatch
@@ -43,7 +50,9 @@ class Node:
     reclaimed: list[str] = field(factory=list)
     events: list[RecordedEvent] = field(factory=list)
     reclaim_gives: int = 0
+    reclaim_hangs: bool = False
     ends_after: float = 1.0
+    removal_hangs: bool = False
     any_ended: trio.Event = field(factory=trio.Event)
     records: EvictionRecords = field(init=False)
     manager: EvictionManager = field(init=False)
@@ -62,22 +71,27 @@ class Node:
             stats(name, memory_mi=used, whole=disk(used)) for name, used in self.memory.items()
         )
 
-    def end(self, uid: str, ending: Ending) -> None:
+    def end(self, uid: str, ending: Ending, stopped: trio.Event) -> None:
         """Begin to end a pod."""
         self.ended.append((trio.current_time(), uid, ending))
         self.any_ended.set()
-        self.nursery.start_soon(self._finish, uid)
+        self.nursery.start_soon(self._finish, uid, stopped)
 
-    async def _finish(self, uid: str) -> None:
+    async def _finish(self, uid: str, stopped: trio.Event) -> None:
         await trio.sleep(self.ends_after)
         self.memory.pop(uid, None)
-        self.pods.pop(uid, None)
         self.measure()
+        stopped.set()
+        if self.removal_hangs:
+            await trio.sleep_forever()
+        self.pods.pop(uid, None)
         self.manager.pod_finished(uid, 1)
 
     async def reclaim(self, what: Reclaim) -> None:
         """Let node-level things go."""
         self.reclaimed.append(str(what))
+        if self.reclaim_hangs:
+            await trio.sleep_forever()
         self.machine.disk -= self.reclaim_gives
 
     @property
@@ -95,14 +109,16 @@ async def running(
     thresholds: tuple[Threshold, ...] = HARD,
     own_limits: bool = False,
     pods: Mapping[str, int] | None = None,
+    all_known: bool = True,
 ) -> AsyncIterator[Node]:
     """A node whose manager runs; `pods` are there from the start, and use so many MiB."""
     node, clock = Node(root), TrioClock()
     journal = Journal(clock)
     recorder = EventRecorder(journal, "node")
     recorder.on_event.add(node.events.append)
-    all_known = trio.Event()
-    all_known.set()
+    known = trio.Event()
+    if all_known:
+        known.set()
     for name, memory in (pods or {}).items():
         node.add(name, memory)
     node.records = EvictionRecords(root)
@@ -119,7 +135,7 @@ async def running(
         pods=NodePods(
             active=lambda: list(node.pods.values()),
             source_version=node.pods.get,
-            all_known=all_known,
+            all_known=known,
             end=node.end,
             is_gone=lambda uid: uid not in node.pods,
         ),
@@ -171,19 +187,21 @@ async def test_the_next_one_goes_only_after_the_last_one_has_ended_and_was_not_e
 
 
 async def test_the_decision_is_on_the_disk_before_the_pod_is_ended(
-    autojump_clock: MockClock, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     found: list[Ending | None] = []
     async with running(tmp_path) as node:
 
-        def end(uid: str, ending: Ending) -> None:
+        def end(uid: str, ending: Ending, stopped: trio.Event) -> None:
             text = (tmp_path / "evictions.json").read_text()
             found.append(ending if uid in text else None)
-            node.end(uid, ending)
+            node.end(uid, ending, stopped)
 
         node.manager._pods = evolve(node.manager._pods, end=end)
         node.add("a", 950)
-        await settled(30)
+        node.watch.look_now()
+        with trio.fail_after(20):
+            await node.any_ended.wait()
     assert [each is not None for each in found] == [True]
 
 
@@ -209,10 +227,53 @@ async def test_a_pod_goes_where_clearing_gave_too_little(
         node.machine.disk = 950
         await node.any_ended.wait()
         assert node.victims == ["b"]
+        assert node.machine.asked_for_layers == [True]
+        assert node.machine.asked_for_files == [True]
         assert node.reclaimed == ["dead containers", "unused images"]
         node.machine.disk = 0
         await settled()
         assert node.victims == ["b"]
+
+
+async def test_no_pod_goes_for_figures_that_lack_what_the_runtime_does_not_say(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.machine.problems = {"runtime": "away"}
+        node.add("a", 10)
+        node.machine.disk = 950
+        await settled()
+        assert node.victims == []
+        node.machine.problems = {}
+        await node.any_ended.wait()
+        assert node.victims == ["a"]
+
+
+async def test_memory_is_made_free_by_what_the_kernel_says_whatever_the_runtime_does_not_say(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.machine.problems = {"runtime": "away"}
+        node.add("a", 950)
+        await settled()
+        assert node.victims == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("is_disk_full", "waits"), [(False, REMOVAL_SECONDS), (True, LATE_SECONDS)]
+)
+async def test_what_a_pod_leaves_is_waited_for_as_long_as_it_is_what_lacks(
+    autojump_clock: MockClock, tmp_path: Path, is_disk_full: bool, waits: float
+) -> None:
+    async with running(tmp_path) as node:
+        node.removal_hangs = True
+        node.add("a", 950 if not is_disk_full else 10)
+        node.add("b", 960 if not is_disk_full else 20)
+        node.machine.disk = 950 if is_disk_full else 0
+        await settled(LATE_SECONDS + 20)
+    assert node.victims == ["b", "a"]
+    waited = node.ended[1][0] - node.ended[0][0]
+    assert waits <= waited < waits + 5
 
 
 async def test_a_pod_that_does_not_end_is_not_waited_for_for_ever(
@@ -252,6 +313,47 @@ async def test_pods_that_break_their_own_limits_go_though_the_node_has_enough(
         "Pod ephemeral local storage usage exceeds the total limit of containers 5Mi. "
     )
     assert node.ended[0][2].disruption == ""
+
+
+async def test_no_pod_goes_for_a_disk_before_those_over_their_own_limits_have_gone(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path, own_limits=True) as node:
+        node.ends_after = 9
+        node.add("a", 10, limits={"ephemeral-storage": "5Mi"})
+        node.add("c", 10)
+        await node.any_ended.wait()
+        node.machine.disk = 950
+        node.watch.look_now()
+        await settled(8)
+        assert (node.victims, node.reclaimed) == (["a"], [])
+        await settled(10)
+        assert node.victims == ["a", "c"]
+
+
+async def test_memory_does_not_wait_for_pods_over_their_own_limits(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path, own_limits=True) as node:
+        node.ends_after = 20
+        node.add("a", 10, limits={"ephemeral-storage": "5Mi"})
+        await node.any_ended.wait()
+        node.add("b", 950)
+        node.watch.look_now()
+        await settled(2)
+        assert node.victims == ["a", "b"]
+
+
+async def test_a_runtime_that_hangs_while_it_clears_a_disk_keeps_no_pod(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.reclaim_hangs = True
+        node.add("a", 10)
+        node.machine.disk = 950
+        with trio.fail_after(2 * RECLAIM_SECONDS + 15):
+            await node.any_ended.wait()
+    assert node.victims == ["a"]
 
 
 async def test_memory_that_runs_out_waits_for_no_measurement_of_disks(
@@ -307,16 +409,40 @@ async def test_what_an_earlier_agent_began_to_evict_goes_before_another_one(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     victim = Victim(
-        pod=pod("a"), cause="memory.available", message="", grace_seconds=1, annotations={}
+        pod=pod("a"),
+        cause="memory.available",
+        message="",
+        disruption="low",
+        grace_seconds=1,
+        annotations={},
     )
     records = EvictionRecords(tmp_path)
     await records.add([record_of(victim, 1)])
     async with running(tmp_path, pods={"a": 500, "b": 450}) as node:
-        await settled(20)
+        await settled(8)
         assert node.victims == []
-        node.end("a", record_of(victim, 1).ending)
+        node.end("a", record_of(victim, 1).ending, trio.Event())
         await settled(20)
         assert node.victims == ["a"]
+
+
+async def test_what_an_earlier_agent_began_to_evict_holds_up_others_for_seconds_only(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    victim = Victim(
+        pod=pod("a"),
+        cause="memory.available",
+        message="",
+        disruption="low",
+        grace_seconds=1,
+        annotations={},
+    )
+    records = EvictionRecords(tmp_path)
+    await records.add([record_of(victim, 1)])
+    async with running(tmp_path, pods={"a": 500, "b": 450}, all_known=False) as node:
+        await node.any_ended.wait()
+        assert node.victims == ["b"]
+        assert trio.current_time() < 13
 
 
 async def test_a_record_is_closed_when_the_api_shows_the_end(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.eviction.candidates import MI, disk, pod, stats, using
-from trio_kubelet.config.eviction import Signal, ThresholdValue
+from trio_kubelet.config.eviction import Resource, Signal, ThresholdValue
 from trio_kubelet.eviction.messages import Starvation, eviction_annotations, eviction_message
 from trio_kubelet.eviction.ranking import Candidate
 from trio_kubelet.eviction.thresholds import Threshold
@@ -15,7 +15,9 @@ BEGINNING = "The node was low on resource: {}. Threshold quantity: 1Gi, availabl
 
 def starved(resource: str) -> Starvation:
     threshold = Threshold(signal=Signal.MEMORY, value=ThresholdValue.parse("1Gi"))
-    return Starvation(threshold=threshold, resource=resource, quantity="1Gi", available="7Mi")
+    return Starvation(
+        threshold=threshold, resource=Resource(resource), quantity="1Gi", available="7Mi"
+    )
 
 
 def storing(request: str, layer: int | None, logs: int | None) -> Candidate:

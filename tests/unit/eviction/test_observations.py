@@ -1,6 +1,7 @@
 """What is observed of a node, from its statistics."""
 
 import pytest
+from attrs import evolve
 
 from trio_kubelet.config.eviction import Signal
 from trio_kubelet.eviction.observations import Observed, amount_text, disk_layout, observations
@@ -70,6 +71,15 @@ def test_pods_without_a_limit_have_no_memory_of_their_own() -> None:
     assert set(found.signals) == {Signal.MEMORY, Signal.PIDS}
 
 
+def test_memory_is_what_the_kernel_says_is_available_where_that_is_asked_for() -> None:
+    reading = NodeReading(node=evolve(node(), available_memory_bytes=5 * GI))
+    by_default = observations(reading, 0).signals[Signal.MEMORY]
+    asked_for = observations(reading, 0, by_mem_available=True).signals[Signal.MEMORY]
+    assert (by_default.available, asked_for.available) == (2 * GI, 5 * GI)
+    unknown = observations(NodeReading(node=node()), 0, by_mem_available=True)
+    assert unknown.signals[Signal.MEMORY].available == 2 * GI
+
+
 def test_a_disk_without_a_number_of_inodes_runs_out_of_none() -> None:
     found = observations(NodeReading(node=node(disk(1, inodes=0))), 0)
     assert Signal.NODE_DISK in found.signals
@@ -91,6 +101,7 @@ def test_use_beyond_what_there_is_leaves_nothing() -> None:
         ((1, 2, 3), DiskLayout.SPLIT),
         ((1, None, None), DiskLayout.SHARED),
         ((None, 2, 2), DiskLayout.SHARED),
+        ((1, 2, None), DiskLayout.SHARED),
     ],
 )
 def test_which_disks_there_are_is_told_by_their_devices(
@@ -98,6 +109,16 @@ def test_which_disks_there_are_is_told_by_their_devices(
 ) -> None:
     root, images, containers = (disk(each) if each is not None else None for each in devices)
     assert disk_layout(node(root, images, containers)) is layout
+
+
+@pytest.mark.parametrize("missing", range(3))
+@pytest.mark.parametrize("known", list(DiskLayout))
+def test_where_a_disk_cannot_be_measured_they_are_what_they_were(
+    missing: int, known: DiskLayout
+) -> None:
+    found = [disk(1), disk(2), disk(2)]
+    disks = [each if number != missing else None for number, each in enumerate(found)]
+    assert disk_layout(node(*disks), known) is known
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,22 @@
 """Evictions on a whole node of a cluster: what the API shows of the pods that go."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import trio
+from betterproto import Message
 from trio.testing import MockClock
 
 from tests.apiserver.faults import RequestFault
 from tests.unit.sync.admission.test_on_a_node import OneNode, make_pod, one_node
-from trio_kubelet.k8s import EVENTS, NODES, Pod
+from trio_kubelet.eviction.pressure_record import FILE
+from trio_kubelet.hollow import CallFault, ScriptedFaults
+from trio_kubelet.k8s import EVENTS, NODES, NodeCondition, Pod
+from trio_kubelet.stats import CgroupReader
 
 NEVER_ENOUGH: dict[str, Any] = {
     "max_pods": 9,
@@ -90,22 +95,36 @@ async def test_the_pods_that_go_say_why_and_critical_ones_stay(
         assert names == {"critical"}
 
 
-@pytest.mark.parametrize("seen", ["decided", "gone"])
+@pytest.mark.parametrize(
+    "held", ["StopContainer", "StopPodSandbox", "RemovePodSandbox", "the status"]
+)
 async def test_the_next_agent_finishes_what_a_killed_one_began(
-    seen: str, autojump_clock: MockClock, tmp_path: Path
+    held: str, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    """The pod says that it was evicted, not how its container ended, and does not start anew."""
-    async with one_node(tmp_path) as node:
+    """The pod says that it was evicted, not how its container ended, and does not start anew.
+
+    The first agent has recorded its decision, and comes as far as the step that is held.
+    """
+    faults, reached = ScriptedFaults(), trio.Event()
+
+    def hold(rpc: str, request: Message) -> CallFault:
+        if rpc == held:
+            reached.set()
+        return faults(rpc, request)
+
+    async with one_node(tmp_path, hold) as node:
         async with node.agent(**ENOUGH):
             await node.run(asking("victim", "1Mi"))
         refused = RequestFault(verb="patch", resource="pods", code=500)
         node.server.faults.rules.append(refused)
+        faults.add(held, CallFault(delay_seconds=1e6))
         records = tmp_path / "kubelet/evictions.json"
         async with node.agent(**NEVER_ENOUGH):
-            happened = (
-                records.exists if seen == "decided" else lambda: not list(node.runtime.sandboxes)
-            )
-            await sees(happened)
+            if held == "the status":
+                await sees(lambda: not list(node.runtime.sandboxes))
+            else:
+                await reached.wait()
+            assert '"is_open": true' in await trio.Path(records).read_text()
         assert phase(node, "victim") == "Running"
         node.server.faults.rules.remove(refused)
         async with node.agent(**ENOUGH):
@@ -116,3 +135,86 @@ async def test_the_next_agent_finishes_what_a_killed_one_began(
             assert any(c.type == "DisruptionTarget" for c in status.conditions)
             await sees(lambda: not list(node.runtime.sandboxes))
             await sees(lambda: '"is_open": false' in records.read_text())
+
+
+async def test_an_end_that_the_api_shows_is_over_for_the_next_agent(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    records = tmp_path / "kubelet/evictions.json"
+    async with one_node(tmp_path) as node:
+        async with node.agent(**ENOUGH):
+            await node.run(asking("victim", "1Mi"))
+        async with node.agent(**NEVER_ENOUGH):
+            before = await node.becomes("victim", "Failed")
+            assert '"is_open": true' in await trio.Path(records).read_text()
+        async with node.agent(**ENOUGH):
+            await sees(lambda: '"is_open": false' in records.read_text())
+            assert node.status("victim") == before
+
+
+async def test_nobody_measures_a_node_that_has_enough_but_in_its_rhythm(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an hour of the whole agent: the node every ten seconds, its pods never."""
+    measured: dict[str, list[float]] = {"read_node": [], "read": []}
+    for name, times in measured.items():
+        monkeypatch.setattr(CgroupReader, name, noting(getattr(CgroupReader, name), times))
+    use_memory(tmp_path / "machine/proc/meminfo", percent=10)
+    fields: dict[str, Any] = {
+        "machine": str(tmp_path / "machine"),
+        "eviction_hard": {"memory.available": "100Mi"},
+    }
+    async with one_node(tmp_path) as node, node.agent(**fields):
+        await node.run(asking("web", "64Mi"))
+        await trio.sleep(3600)
+    assert len(measured["read_node"]) > 300
+    assert min(later - earlier for earlier, later in pairwise(measured["read_node"])) >= 10
+    assert measured["read"] == []
+
+
+def noting(function: Callable[..., Any], times: list[float]) -> Callable[..., Any]:
+    """The same function, whose calls are noted."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        times.append(trio.current_time())
+        return function(*args, **kwargs)
+
+    return call
+
+
+def memory_pressure(node: OneNode) -> NodeCondition:
+    """The condition as the API shows it."""
+    conditions = node.server.get(NODES, "here").status.conditions
+    return next(each for each in conditions if each.type == "MemoryPressure")
+
+
+async def test_a_condition_lasts_and_keeps_its_transition_time_over_a_restart(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Memory is short while the first agent runs, and there is enough when the next one looks."""
+    memory_file = tmp_path / "machine/proc/meminfo"
+    fields: dict[str, Any] = {
+        "machine": str(tmp_path / "machine"),
+        "eviction_hard": {"memory.available": "50%"},
+    }
+    use_memory(memory_file, percent=90)
+    async with one_node(tmp_path) as node:
+        async with node.agent(**fields):
+            await node.server.until(lambda: memory_pressure(node).status == "True")
+            before = memory_pressure(node)
+            await sees((tmp_path / "kubelet" / FILE).exists)
+        use_memory(memory_file, percent=10)
+        await trio.sleep(10)
+        async with node.agent(**fields):
+            await trio.sleep(270)
+            after = memory_pressure(node)
+            assert after.status == "True"
+            assert after.last_transition_time == before.last_transition_time
+            await node.server.until(lambda: memory_pressure(node).status == "False")
+
+
+def use_memory(file: Path, *, percent: int) -> None:
+    """Let so much of the 100 GB of a machine's memory be used from now on."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    free = 1_000_000 * (100 - percent)
+    file.write_text(f"MemTotal: 100000000 kB\nMemFree: {free} kB\nInactive(file): 0 kB\n")

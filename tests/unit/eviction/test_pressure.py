@@ -6,10 +6,10 @@ from attrs import evolve
 from trio_kubelet.config.eviction import Signal, ThresholdValue
 from trio_kubelet.eviction.observations import Observations, Observed
 from trio_kubelet.eviction.pressure import (
-    PressureHistory,
+    Assessment,
     Pressures,
+    assess,
     is_crossed,
-    next_history,
 )
 from trio_kubelet.eviction.thresholds import Threshold
 
@@ -27,17 +27,17 @@ def threshold(value: str, reclaim: str = "") -> Threshold:
     )
 
 
-def history(
+def assessed(
     *measured: tuple[float, dict[Signal, int]],
     thresholds: tuple[Threshold, ...] = THRESHOLDS,
     transition: float = TRANSITION,
-) -> PressureHistory:
+) -> Assessment:
     """After these measurements: the time, and what was available of some signals."""
-    now = PressureHistory()
+    now = Assessment()
     for at, available in measured:
         signals = {s: Observed(available=a, capacity=100) for s, a in available.items()}
         observed = Observations(at=at, signals=signals)
-        now = next_history(now, thresholds, observed, transition)
+        now = assess(now, thresholds, observed, transition)
     return now
 
 
@@ -57,48 +57,48 @@ def history(
 )
 def test_each_signal_is_a_matter_of_one_pressure(signal: Signal, pressures: Pressures) -> None:
     enough = dict.fromkeys(Signal, 50)
-    assert history((0, enough)).pressures == Pressures()
-    assert history((0, {**enough, signal: 9})).pressures == pressures
+    assert assessed((0, enough)).pressures == Pressures()
+    assert assessed((0, {**enough, signal: 9})).pressures == pressures
 
 
 def test_a_node_that_was_not_measured_is_under_nothing() -> None:
-    assert PressureHistory().pressures == Pressures()
-    assert history((0, {})).pressures == Pressures()
+    assert Assessment().pressures == Pressures()
+    assert assessed((0, {})).pressures == Pressures()
 
 
 def test_a_pressure_lasts_until_all_was_kept_for_the_transition_period() -> None:
     full, free = {Signal.NODE_DISK: 1}, {Signal.NODE_DISK: 50}
     measured = [(0.0, full), (10.0, full), (20.0, free)]
-    assert history(*measured, (309.0, free)).pressures.disk
-    assert not history(*measured, (310.0, free)).pressures.disk
+    assert assessed(*measured, (309.0, free)).pressures.disk
+    assert not assessed(*measured, (310.0, free)).pressures.disk
     again = [*measured, (300.0, full), (310.0, free)]
-    assert history(*again, (599.0, free)).pressures.disk
-    assert not history(*again, (600.0, free)).pressures.disk
-    assert not history(*measured, transition=0).pressures.disk
+    assert assessed(*again, (599.0, free)).pressures.disk
+    assert not assessed(*again, (600.0, free)).pressures.disk
+    assert not assessed(*measured, transition=0).pressures.disk
 
 
 def test_one_of_two_full_disks_is_enough() -> None:
     first = {Signal.NODE_DISK: 1, Signal.IMAGE_DISK: 1}
     second = {Signal.NODE_DISK: 50, Signal.IMAGE_DISK: 1}
     both = {Signal.NODE_DISK: 50, Signal.IMAGE_DISK: 50}
-    assert history((0, first), (10, second), (400, second)).pressures.disk
-    assert not history((0, first), (10, second), (400, both), (800, both)).pressures.disk
+    assert assessed((0, first), (10, second), (400, second)).pressures.disk
+    assert not assessed((0, first), (10, second), (400, both), (800, both)).pressures.disk
 
 
 def test_a_signal_that_cannot_be_measured_any_more_counts_as_kept() -> None:
     full: dict[Signal, int] = {Signal.IMAGE_DISK: 1}
-    assert history((0, full), (10, {})).pressures.disk
-    assert not history((0, full), (10, {}), (400, {})).pressures.disk
+    assert assessed((0, full), (10, {})).pressures.disk
+    assert not assessed((0, full), (10, {}), (400, {})).pressures.disk
 
 
 def test_the_minimum_reclaim_counts_until_it_is_there() -> None:
     memory = threshold("10", "20")
     low, some, enough = ({Signal.MEMORY: amount} for amount in (5, 20, 30))
-    assert not history((0, some), thresholds=(memory,)).pressures.memory
-    after = history((0, low), (10, some), thresholds=(memory,), transition=0)
-    assert after.crossed == {memory: 0}
+    assert not assessed((0, some), thresholds=(memory,)).pressures.memory
+    after = assessed((0, low), (10, some), thresholds=(memory,), transition=0)
+    assert after.crossed_since == {memory: 0}
     assert after.pressures.memory
-    done = history((0, low), (10, some), (20, enough), thresholds=(memory,), transition=0)
+    done = assessed((0, low), (10, some), (20, enough), thresholds=(memory,), transition=0)
     assert not done.pressures.memory
 
 
@@ -141,18 +141,18 @@ def test_once_crossed_the_minimum_reclaim_must_be_there_as_well(
 def test_a_soft_threshold_that_was_not_acted_on_needs_no_minimum_reclaim() -> None:
     soft = evolve(threshold("10", "20"), is_hard=False, grace_seconds=60)
     low, some = {Signal.MEMORY: 5}, {Signal.MEMORY: 15}
-    assert history((0, low), (30, some), thresholds=(soft,)).crossed == {}
-    assert history((0, low), (60, low), (70, some), thresholds=(soft,)).crossed == {soft: 0}
+    assert assessed((0, low), (30, some), thresholds=(soft,)).crossed_since == {}
+    assert assessed((0, low), (60, low), (70, some), thresholds=(soft,)).crossed_since == {soft: 0}
 
 
 def test_since_when_each_threshold_is_crossed_is_known() -> None:
     low, lower, enough = ({Signal.MEMORY: amount} for amount in (15, 5, 50))
     soft, hard = evolve(threshold("20"), is_hard=False, grace_seconds=20), threshold("10")
-    after = history((0, low), (10, lower), (19, lower), thresholds=(soft, hard))
-    assert after.crossed == {soft: 0, hard: 10}
+    after = assessed((0, low), (10, lower), (19, lower), thresholds=(soft, hard))
+    assert after.crossed_since == {soft: 0, hard: 10}
     assert after.met == (hard,)
     assert after.pressures.memory
-    later = history((0, low), (10, lower), (20, lower), thresholds=(soft, hard))
+    later = assessed((0, low), (10, lower), (20, lower), thresholds=(soft, hard))
     assert later.met == (soft, hard)
-    anew = history((0, low), (10, enough), (20, low), thresholds=(soft, hard))
-    assert anew.crossed == {soft: 20}
+    anew = assessed((0, low), (10, enough), (20, low), thresholds=(soft, hard))
+    assert anew.crossed_since == {soft: 20}

@@ -5,6 +5,7 @@ import pytest
 from tests.unit.eviction.candidates import (
     MIRROR,
     STATIC,
+    hiding,
     pod,
     running,
     stats,
@@ -12,7 +13,12 @@ from tests.unit.eviction.candidates import (
     writing,
 )
 from trio_kubelet.config.eviction import Signal
-from trio_kubelet.eviction.ranking import RESOURCE_OF, Candidate, claim, ranked
+from trio_kubelet.eviction.ranking import (
+    Candidate,
+    claim,
+    counts_layers,
+    ranked,
+)
 from trio_kubelet.eviction.thresholds import DiskLayout
 
 SHARED, APART, SPLIT = DiskLayout.SHARED, DiskLayout.IMAGES_APART, DiskLayout.SPLIT
@@ -89,6 +95,43 @@ def test_disks_by_what_is_on_them(layout: DiskLayout, signals: str, order: str) 
         assert names(ranked(Signal(f"{name}.available"), candidates, layout)) == order
 
 
+@pytest.mark.parametrize(
+    ("layout", "signal", "order"),
+    [
+        (SHARED, Signal.NODE_DISK, "low hides large important within"),
+        (SHARED, Signal.IMAGE_INODES, "low hides within large important"),
+        (APART, Signal.NODE_DISK, "low hides large important within"),
+        (APART, Signal.IMAGE_DISK, "large low hides within important"),
+        (SPLIT, Signal.IMAGE_DISK, "low hides large within important"),
+        (SHARED, Signal.MEMORY, "low hides large within important"),
+    ],
+)
+def test_who_has_more_files_than_can_be_counted_is_above_all_others_of_its_priority(
+    layout: DiskLayout, signal: Signal, order: str
+) -> None:
+    candidates = [
+        writing("large", 100, layer_mi=1),
+        hiding("hides", 1),
+        hiding("within", 1, "100Mi"),
+        hiding("important", 1, priority=5),
+        hiding("low", 1, priority=-5),
+    ]
+    assert names(ranked(signal, candidates, layout)) == order
+
+
+@pytest.mark.parametrize(
+    ("layout", "disks"),
+    [
+        (SHARED, "nodefs imagefs containerfs"),
+        (APART, "imagefs containerfs"),
+        (SPLIT, "nodefs containerfs"),
+    ],
+)
+def test_layers_count_where_they_are(layout: DiskLayout, disks: str) -> None:
+    counted = {signal.partition(".")[0] for signal in Signal if counts_layers(signal, layout)}
+    assert counted == set(disks.split())
+
+
 def test_inodes_cannot_be_asked_for() -> None:
     candidates = [writing("within", 90, "100Mi"), writing("few", 10), writing("many", 100)]
     assert names(ranked(Signal.NODE_INODES, candidates, SHARED)) == "many within few"
@@ -103,8 +146,3 @@ def test_a_pod_whose_figures_lack_what_is_short_comes_last() -> None:
     ):
         assert names(ranked(signal, [blind, seen], SHARED)) == "seen blind"
         assert claim(signal, blind, SHARED) is None
-
-
-def test_every_signal_has_a_resource() -> None:
-    assert set(RESOURCE_OF) == set(Signal)
-    assert set(RESOURCE_OF.values()) == {"memory", "ephemeral-storage", "inodes", "pids"}

@@ -1,13 +1,17 @@
 """Records of evictions, over restarts and with files that are none."""
 
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
+import trio
 from attrs import evolve
 
 from state_machines.pod import PodEvent
+from tests.trio_clock import TrioClock
 from tests.unit.eviction.candidates import pod
 from trio_kubelet.eviction.decision import Victim
 from trio_kubelet.eviction.records import (
@@ -19,6 +23,9 @@ from trio_kubelet.eviction.records import (
     printed,
     record_of,
 )
+from trio_kubelet.kernel.whole_files import write_whole
+from trio_kubelet.telemetry import EventRecorder, Journal
+from trio_kubelet.telemetry.events import RecordedEvent
 
 VICTIM = Victim(
     pod=pod("uid-a"),
@@ -26,7 +33,7 @@ VICTIM = Victim(
     message="The node was low. ",
     grace_seconds=1,
     disruption="The node was low. ",
-    annotations={},
+    annotations={"starved_resource": "memory"},
 )
 RECORD = record_of(VICTIM, 17)
 
@@ -55,18 +62,18 @@ async def test_the_next_agent_finds_what_was_decided(tmp_path: Path) -> None:
     records = await loaded(tmp_path)
     assert list(records) == [RECORD]
     assert records.open_uids() == {"uid-a"}
-    assert records.ending_of("uid-a") == RECORD.ending
-    assert records.ending_of("uid-b") is None
+    assert records.open_record("uid-a") == RECORD
+    assert records.open_record("uid-b") is None
 
 
 async def test_a_pod_that_its_source_shows_as_ended_is_not_ended_again(tmp_path: Path) -> None:
     records = await loaded(tmp_path)
     await records.add([RECORD])
     await records.close(lambda _uid: False)
-    assert records.ending_of("uid-a") is not None
+    assert records.open_record("uid-a") is not None
     await records.close(lambda uid: uid == "uid-a")
     for each in (records, await loaded(tmp_path)):
-        assert each.ending_of("uid-a") is None
+        assert each.open_record("uid-a") is None
         assert [record.is_open for record in each] == [False]
 
 
@@ -92,6 +99,9 @@ async def test_only_the_last_evictions_are_kept_and_no_open_one_goes(tmp_path: P
         '{"evictions": [{}]}',
         printed([RECORD]).replace("17", '"17"'),
         printed([RECORD]).replace("true", "1"),
+        printed([evolve(RECORD, at_ns=10**30)]),
+        printed([evolve(RECORD, grace_seconds=10**400)]),
+        printed([evolve(RECORD, grace_seconds=-1)]),
         "[" * 100_000,
     ],
 )
@@ -110,7 +120,47 @@ async def test_a_disk_that_takes_no_record_keeps_no_pod(tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as logs:
         await records.add([RECORD])
     assert [entry["event"] for entry in logs] == ["eviction record write failed"]
-    assert records.ending_of("uid-a") is not None
+    assert records.open_record("uid-a") is not None
+
+
+async def test_a_disk_that_hangs_holds_up_no_eviction_and_has_the_record_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+
+    def write(*arguments: Any, **options: Any) -> None:
+        answers.wait()
+        write_whole(*arguments, **options)
+
+    monkeypatch.setattr("trio_kubelet.eviction.records.write_whole", write)
+    monkeypatch.setattr("trio_kubelet.eviction.records.SAVE_SECONDS", 0.05)
+    records = EvictionRecords(tmp_path)
+    with structlog.testing.capture_logs() as logs:
+        await records.add([RECORD])
+        await records.add([evolve(RECORD, uid="uid-b")])
+    assert [entry["event"] for entry in logs] == ["eviction record write timed out"]
+    answers.set()
+    with trio.fail_after(20):
+        while (await loaded(tmp_path)).open_uids() != {"uid-a", "uid-b"}:
+            await records.close(lambda _uid: False)
+            await trio.sleep(0.01)
+
+
+async def test_the_event_of_an_eviction_that_another_agent_began_has_its_annotations() -> None:
+    told: list[RecordedEvent] = []
+    recorder = EventRecorder(Journal(TrioClock()), "node")
+    recorder.on_event.add(told.append)
+    (record,) = parsed(printed([RECORD]))
+    record.tell(recorder, VICTIM.pod)
+    [event] = told
+    assert (event.reason, event.message) == ("Evicted", VICTIM.message)
+    assert event.annotations == VICTIM.annotations
+
+
+def test_a_record_of_an_older_agent_has_no_annotations() -> None:
+    text = printed([evolve(RECORD, annotations={})]).replace('"annotations": {},', "")
+    assert "annotations" not in text
+    assert parsed(text) == (evolve(RECORD, annotations={}),)
 
 
 def test_what_is_printed_can_be_read() -> None:

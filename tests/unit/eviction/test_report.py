@@ -8,7 +8,7 @@ from tests.unit.eviction.candidates import MI, pod, stats, using
 from trio_kubelet.cli.evictions import evictions_table, signals_table
 from trio_kubelet.config.eviction import Signal, ThresholdValue
 from trio_kubelet.eviction.observations import Observations, Observed
-from trio_kubelet.eviction.pressure import PressureHistory, next_history
+from trio_kubelet.eviction.pressure import Assessment, assess
 from trio_kubelet.eviction.ranking import Candidate
 from trio_kubelet.eviction.report import MOST_PODS, signal_reports
 from trio_kubelet.eviction.thresholds import Threshold
@@ -30,8 +30,8 @@ def report(candidates: list[Candidate]) -> list[dict[str, Any]]:
         Signal.MEMORY: Observed(available=50 * MI, capacity=200 * MI),
     }
     observed = Observations(at=0, signals=amounts)
-    history = next_history(PressureHistory(), (HARD,), observed, 0)
-    return [dict(each) for each in signal_reports((HARD,), history, candidates)]
+    assessment = assess(Assessment(), (HARD,), observed, 0)
+    return [dict(each) for each in signal_reports((HARD,), assessment, candidates)]
 
 
 def printed(table: object) -> str:

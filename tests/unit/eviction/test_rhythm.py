@@ -2,7 +2,7 @@
 
 import pytest
 
-from trio_kubelet.config.eviction import Signal, ThresholdValue
+from trio_kubelet.config.eviction import Resource, Signal, ThresholdValue
 from trio_kubelet.eviction.observations import Observations, Observed
 from trio_kubelet.eviction.rhythm import FASTEST_PER_SECOND, seconds_to_next_look
 from trio_kubelet.eviction.thresholds import Threshold
@@ -39,5 +39,5 @@ def test_the_next_look_comes_before_a_threshold_can_be_crossed(
     assert found == pytest.approx(seconds, abs=1e-3)
 
 
-def test_every_signal_has_its_rate() -> None:
-    assert set(FASTEST_PER_SECOND) == set(Signal)
+def test_every_resource_has_its_rate() -> None:
+    assert set(FASTEST_PER_SECOND) == set(Resource)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from trio_kubelet.config.eviction import SIGNALS, Signal
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.eviction.thresholds import (
     DiskLayout,
@@ -92,3 +93,10 @@ def test_a_soft_threshold_has_its_grace_period() -> None:
     )
     assert (hard.is_hard, hard.grace_seconds) == (True, 0)
     assert (soft.is_hard, soft.grace_seconds) == (False, 90)
+
+
+def test_every_signal_has_its_row() -> None:
+    assert list(SIGNALS) == list(Signal)
+    assert [str(row.disk) for row in SIGNALS.values() if row.disk is not None] == [
+        signal.partition(".")[0] for signal in Signal if "fs." in signal
+    ]

@@ -1,5 +1,8 @@
 """The task that observes a node: at once, every ten seconds, when asked, and whatever fails."""
 
+import random
+
+import pytest
 import structlog
 import trio
 from trio.testing import MockClock
@@ -7,7 +10,9 @@ from trio.testing import MockClock
 from tests.trio_clock import TrioClock
 from tests.unit.eviction.readings import Machine
 from trio_kubelet.config.eviction import Signal, ThresholdValue
+from trio_kubelet.eviction.observations import Observations
 from trio_kubelet.eviction.pressure import Pressures
+from trio_kubelet.eviction.rhythm import seconds_to_next_look
 from trio_kubelet.eviction.thresholds import Threshold
 from trio_kubelet.eviction.watch import PressureWatch
 from trio_kubelet.telemetry import Journal
@@ -61,8 +66,8 @@ async def test_who_asks_for_an_observation_gets_one_at_once(autojump_clock: Mock
         await trio.sleep(3)
         at.look_now()
         before = trio.current_time()
-        history = await at.newer_than(before - 1)
-        assert history.observed.at == before == trio.current_time()
+        assessment = await at.newer_than(before - 1)
+        assert assessment.observed.at == before == trio.current_time()
         nursery.cancel_scope.cancel()
     assert machine.read_at[1] - machine.read_at[0] == 3
 
@@ -111,3 +116,32 @@ async def test_a_reading_that_hangs_holds_up_nothing_but_itself(
             await trio.sleep(11)
             assert at.current() == Pressures(pid=True)
             nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_measured_but_when_it_is_due_or_asked_for(
+    autojump_clock: MockClock,
+) -> None:
+    """An hour in which use goes up and down, and somebody asks now and then."""
+    chance, machine = random.Random(1), Machine(tasks=100)
+    at = watch(machine)
+    due = [trio.current_time()]
+    at.on_observed.add(lambda seen: due.append(when_due((FULL,), seen.observed)))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(at.run)
+        asked = [trio.current_time()]
+        while trio.current_time() - asked[0] < 3600:
+            await trio.sleep(chance.uniform(0.1, 60))
+            machine.tasks = chance.randint(0, 1000)
+            if chance.random() < 0.3:
+                asked.append(trio.current_time())
+                at.look_now()
+        nursery.cancel_scope.cancel()
+    assert len(machine.read_at) > 400
+    for measured, planned in zip(machine.read_at[1:], due[1:], strict=False):
+        assert measured in asked or measured == pytest.approx(planned)
+    assert set(asked) <= set(machine.read_at)
+
+
+def when_due(thresholds: tuple[Threshold, ...], observed: Observations) -> float:
+    """The time of the next observation, by the rhythm alone."""
+    return observed.at + seconds_to_next_look(thresholds, observed)

@@ -52,7 +52,7 @@ def test_a_log_becomes_what_was_printed(
 ) -> None:
     lines = LogLines(LogOptions(**options))
     pieces = [lines.feed(log[at : at + size]) for at in range(0, len(log), size)]
-    assert b"".join([*pieces, lines.next_file()]) == sent
+    assert b"".join([*pieces, lines.end()]) == sent
     assert lines.full == (options.get("limit_bytes") == len(sent))
 
 

@@ -3,8 +3,10 @@
 import errno
 import gzip
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
+from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +18,7 @@ from trio.testing import MockClock
 from trio_kubelet.k8s import ObjectMeta
 from trio_kubelet.kernel.inotify import Inotify
 from trio_kubelet.logs import LogChanges, LogReader
+from trio_kubelet.logs.changes import PAUSE_SECONDS, Follower
 from trio_kubelet.logs.files import BLOCK_BYTES, NoLogError, TailSearch, place_of
 from trio_kubelet.logs.lines import MAX_LINE_BYTES
 from trio_kubelet.logs.options import LogOptions
@@ -39,14 +42,30 @@ class Log:
     changes: LogChanges | None = None
     ended: bool = False
     rotations: int = 0
+    _file: FileIO | None = None
 
     @property
     def path(self) -> Path:
         return self.root / "ns_pod_u1" / "c" / "0.log"
 
+    def reopen(self) -> None:
+        """Write to the log by its name from now on, and close the file from before."""
+        before, self._file = self._file, FileIO(self.path, "ab")
+        if before is not None:
+            before.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
     def write(self, *texts: str) -> None:
-        with self.path.open("ab") as file:
-            file.write(b"".join(line(text) for text in texts))
+        self.write_entries(*(line(text) for text in texts))
+
+    def write_entries(self, *entries: bytes) -> None:
+        if self._file is None or not self.path.exists():
+            self.reopen()
+        assert self._file is not None
+        self._file.write(b"".join(entries))
 
     def rename(self) -> Path:
         self.rotations += 1
@@ -54,7 +73,7 @@ class Log:
 
     def rotate(self, *, pack: bool = False) -> None:
         rotated = self.rename()
-        self.path.touch()
+        self.reopen()
         if pack:
             Path(f"{rotated}.gz").write_bytes(gzip.compress(rotated.read_bytes()))
             rotated.unlink()
@@ -104,11 +123,12 @@ class Reading:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Log:
+def log(tmp_path: Path) -> Iterator[Log]:
     found = Log(tmp_path)
     found.path.parent.mkdir(parents=True)
     found.path.touch()
-    return found
+    yield found
+    found.close()
 
 
 def numbers(*parts: range) -> list[str]:
@@ -205,7 +225,7 @@ async def test_a_log_that_was_removed_takes_no_other_one_with_it(log: Log, pack:
         await reading.until("a")
         log.write("b")
         removed = log.rename()
-        log.write("the next one")
+        log.write("perhaps the end of a line that was lost", "the next one")
         removed.unlink()
         log.rotate(pack=pack)
         log.write("c")
@@ -227,7 +247,7 @@ async def test_a_packed_log_that_is_damaged_ends_there(log: Log, damage: str) ->
         packed.write_bytes(
             {"cut off": cut, "rubbish inside": cut + bytes(9), "rubbish": b"x"}[damage]
         )
-        log.write("b")
+        log.write("perhaps the end of a line that was lost", "b")
         log.end()
         lines = await reading.rest()
     assert (lines[0], lines[-1]) == ("a", "b")
@@ -265,13 +285,20 @@ async def test_a_rotated_log_is_read_until_its_writer_has_closed_it(
                 file.write(line(text))
                 file.flush()
 
+            async def look_again(times: int) -> None:
+                """Let the follower look so often, in less time than lines take that are late."""
+                assert times * PAUSE_SECONDS < LAST_LINES_SECONDS
+                for _ in range(times):
+                    mock_clock.jump(PAUSE_SECONDS)
+                    await trio.testing.wait_all_tasks_blocked(0.05)
+
             write(old, "a")
             await reading.until("a")
             nursery.start_soon(reading.until, "d")
             log.rename()
             with log.path.open("ab") as new:
                 write(new, "c")
-                await trio.testing.wait_all_tasks_blocked(0.05)
+                await look_again(times=2)
                 assert reading.text == "a\n", "the old one may get more"
                 write(old, "b")
                 if closes:
@@ -279,6 +306,7 @@ async def test_a_rotated_log_is_read_until_its_writer_has_closed_it(
                 else:
                     mock_clock.jump(LAST_LINES_SECONDS)
                 write(new, "d")
+                await look_again(times=5)
                 while not reading.text.endswith("d\n"):
                     await trio.testing.wait_all_tasks_blocked(0.01)
             log.end()
@@ -310,6 +338,24 @@ async def test_a_log_can_be_read_and_later_followed_where_the_kernel_has_no_queu
             await follower.until("b")
 
 
+async def test_a_follower_of_a_log_that_never_stops_changing_pauses(
+    autojump_clock: MockClock,
+) -> None:
+    follower = Follower(UID, "0.log")
+    waited_at = []
+    for _ in range(3):
+        follower.wake()
+        await follower.wait()
+        waited_at.append(trio.current_time())
+    pauses = [after - before for before, after in pairwise(waited_at)]
+    assert pauses == pytest.approx([PAUSE_SECONDS, PAUSE_SECONDS])
+    await trio.sleep(PAUSE_SECONDS)
+    follower.wake()
+    quiet_until = trio.current_time()
+    await follower.wait()
+    assert trio.current_time() == quiet_until, "what comes after a quiet time is read at once"
+
+
 async def test_followers_share_what_they_watch_with(log: Log) -> None:
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
     place = place_of(str(log.path), str(log.root))
@@ -334,6 +380,7 @@ async def test_followers_share_what_they_watch_with(log: Log) -> None:
                 await trio.testing.wait_all_tasks_blocked()
                 log.end()
             nursery.cancel_scope.cancel()
+    log.close()
     assert seen == ["a"] * 200
     assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from tests.unit.logs.rotated_logs import LINE_BYTES, NOTHING, Printing
 from trio_kubelet.logs import rotating_files
+from trio_kubelet.logs.rotation import RotationPolicy
 from trio_kubelet.logs.rotator import LogRotator
 from trio_kubelet.runtime.observed import ObservedState
 
@@ -71,6 +72,29 @@ async def test_no_more_files_than_allowed_and_all_but_the_newest_packed(
     assert len(names) == 4
     assert [name.endswith(".gz") for name in names] == [False, True, True, False]
     assert printing.read() == list(range(50, 80))
+
+
+async def test_a_smaller_size_holds_at_once(autojump_clock: MockClock, printing: Printing) -> None:
+    printing.write(9)
+    rotator = printing.rotator(interval_seconds=10_000)
+    async with running(rotator, printing):
+        await until_idle(30)
+        assert printing.calls == 0
+        rotator.use(RotationPolicy(max_bytes=50, max_files=3, interval_seconds=10_000))
+        await until_idle(3)
+        assert printing.calls == 1
+
+
+async def test_packing_goes_on_with_another_number_of_threads(
+    autojump_clock: MockClock, printing: Printing
+) -> None:
+    rotator = printing.rotator(max_files=4)
+    async with running(rotator, printing):
+        for workers in (2, 1, 3):
+            rotator.use_workers(workers)
+            printing.write(10)
+            await until_idle(12)
+    assert [name.endswith(".gz") for name in printing.names()] == [False, True, True, False]
 
 
 async def test_a_log_that_grows_fast_is_looked_at_sooner(

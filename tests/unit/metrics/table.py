@@ -40,27 +40,12 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {
         "There is no dynamic resource allocation yet; pods with claims are rejected.": """
             dra_operations_duration_seconds dra_resource_claims_in_use
         """,
-        "There are no CPU, memory and topology managers yet.": """
-            kubelet_cpu_manager_exclusive_cpu_allocation_count
-            kubelet_cpu_manager_pinning_errors_total kubelet_cpu_manager_pinning_requests_total
-            kubelet_cpu_manager_shared_pool_size_millicores
-            kubelet_memory_manager_pinning_errors_total
-            kubelet_memory_manager_pinning_requests_total
-            kubelet_topology_manager_admission_duration_ms
-            kubelet_topology_manager_admission_errors_total
-            kubelet_topology_manager_admission_requests_total
-        """,
-        "There is no graceful shutdown of the node yet.": """
-            kubelet_graceful_shutdown_end_time_seconds
-            kubelet_graceful_shutdown_start_time_seconds
-        """,
         "There are no image volumes yet; pods that mount one wait.": """
             kubelet_image_volume_mounted_errors_total kubelet_image_volume_mounted_succeed_total
             kubelet_image_volume_requested_total
         """,
-        "There is no volume manager with a wanted and an actual state, and none that reconstructs "
-        "or force-cleans volumes after a restart: each pod's task mounts and unmounts what is its "
-        "own.": """
+        "Nothing counts operations on volumes yet. Nor is there anything that force-cleans them "
+        "after a restart: what was begun is finished or undone as at any time.": """
             force_cleaned_failed_volume_operation_errors_total
             force_cleaned_failed_volume_operations_total
             reconstruct_volume_operations_errors_total reconstruct_volume_operations_total
@@ -124,6 +109,11 @@ BEYOND: Mapping[str, frozenset[str]] = {
         "A Go kubelet has them once it has evicted a pod.": """
             kubelet_eviction_stats_age_seconds kubelet_evictions
         """,
+        "A Go kubelet has them where a pod mounts a claim whose volume tells of its space.": """
+            kubelet_volume_stats_available_bytes kubelet_volume_stats_capacity_bytes
+            kubelet_volume_stats_inodes kubelet_volume_stats_inodes_free
+            kubelet_volume_stats_inodes_used kubelet_volume_stats_used_bytes
+        """,
         "A Go kubelet has it once it has collected an image.": """
             kubelet_image_garbage_collected_total
         """,
@@ -134,6 +124,26 @@ BEYOND: Mapping[str, frozenset[str]] = {
             kubelet_container_requested_resizes_total
             kubelet_pod_deferred_accepted_resizes_total kubelet_pod_infeasible_resizes_total
             kubelet_pod_pending_resizes kubelet_pod_resize_duration_milliseconds
+        """,
+        "A Go kubelet has them once a device plugin has registered, and allocated.": """
+            kubelet_device_plugin_alloc_duration_seconds kubelet_device_plugin_registration_total
+        """,
+        "A Go kubelet has them once somebody has asked for pod resources.": """
+            kubelet_pod_resources_endpoint_requests_total
+            kubelet_pod_resources_endpoint_requests_list kubelet_pod_resources_endpoint_requests_get
+            kubelet_pod_resources_endpoint_requests_get_allocatable
+            kubelet_pod_resources_endpoint_errors_list kubelet_pod_resources_endpoint_errors_get
+            kubelet_pod_resources_endpoint_errors_get_allocatable
+        """,
+        "A Go kubelet has them where certificates are rotated.": """
+            kubelet_certificate_manager_client_expiration_renew_errors
+            kubelet_certificate_manager_client_ttl_seconds
+            kubelet_certificate_manager_server_rotation_seconds
+            kubelet_certificate_manager_server_ttl_seconds kubelet_server_expiration_renew_errors
+        """,
+        "A Go kubelet has them where image credential providers are configured.": """
+            kubelet_credential_provider_config_info kubelet_credential_provider_plugin_duration
+            kubelet_credential_provider_plugin_errors_total
         """,
         "The agent's own.": """
             trio_kubelet_build_info trio_kubelet_event_loop_turn_seconds

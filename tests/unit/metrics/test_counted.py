@@ -401,6 +401,31 @@ def test_a_resize_is_counted_by_what_it_does_to_each_request_and_limit() -> None
     assert value(at, name, operation="add", requirement="requests", resource="cpu") is None
 
 
+def test_containers_that_were_to_have_cpus_alone_are_counted() -> None:
+    at = counter()
+    at.cpus_asked(has_got=True)
+    at.cpus_asked(has_got=False)
+    assert value(at, "kubelet_cpu_manager_pinning_requests_total") == 2
+    assert value(at, "kubelet_cpu_manager_pinning_errors_total") == 1
+
+
+def test_containers_that_were_to_have_memory_of_certain_nodes_are_counted() -> None:
+    at = counter()
+    at.memory_asked(has_got=True)
+    at.memory_asked(has_got=False)
+    assert value(at, "kubelet_memory_manager_pinning_requests_total") == 2
+    assert value(at, "kubelet_memory_manager_pinning_errors_total") == 1
+
+
+def test_admissions_by_topology_are_counted_with_their_time() -> None:
+    at = counter()
+    at.topology_looked_at(0.0015, is_aligned=True)
+    at.topology_looked_at(0.0005, is_aligned=False)
+    assert value(at, "kubelet_topology_manager_admission_requests_total") == 2
+    assert value(at, "kubelet_topology_manager_admission_errors_total") == 1
+    assert value(at, "kubelet_topology_manager_admission_duration_ms_sum") == 2
+
+
 def test_decisions_on_resizes_and_tries_to_make_them_are_counted() -> None:
     at = counter()
     at.resize_refused("static_pod")

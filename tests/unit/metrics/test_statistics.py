@@ -6,7 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.stats.kernel import CONTAINER, POD_CGROUP, SANDBOX
 from trio_kubelet.metrics.cadvisor import cadvisor_metrics
 from trio_kubelet.metrics.resource import resource_metrics
-from trio_kubelet.node.machine import CpuTopology, MachineInfo, MachineSize
+from trio_kubelet.node.machine import MachineInfo, MachineSize
+from trio_kubelet.resource_managers.machine_topology import flat_topology
 from trio_kubelet.stats.values import (
     CgroupDetails,
     CgroupIo,
@@ -32,7 +33,7 @@ MACHINE = MachineInfo(
     kernel_version="6.1",
     os_image='Debian "13"',
     size=MachineSize(cpu_milli=4000, memory_bytes=8 << 30),
-    topology=CpuTopology(cores=2, sockets=1),
+    topology=flat_topology(2),
 )
 
 

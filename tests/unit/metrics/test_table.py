@@ -5,15 +5,22 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from attrs import evolve
+from attrs import evolve, fields
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.metrics.table import BEYOND, LEFT_OUT, Metric, page, table
 from tests.unit.metrics.test_statistics import MACHINE, STATS, usage
 from trio_kubelet.config.records import ImagePulledRecord
+from trio_kubelet.csi import MeasuredVolume, VolumeOfPod
+from trio_kubelet.csi.driver import VolumeUsage
 from trio_kubelet.metrics.cadvisor import cadvisor_metrics
-from trio_kubelet.metrics.definitions import SHOWN_AS, Counts, ProbeCounts
+from trio_kubelet.metrics.definitions import (
+    SHOWN_AS,
+    Counts,
+    CredentialProviderCounts,
+    ProbeCounts,
+)
 from trio_kubelet.metrics.resource import resource_metrics
 from trio_kubelet.metrics.state import (
     AgentState,
@@ -22,6 +29,7 @@ from trio_kubelet.metrics.state import (
     process_start_family,
     pull_record_families,
     state_families,
+    volume_families,
 )
 from trio_kubelet.metrics.text import Family, exposition
 from trio_kubelet.runtime.images.pull_record_files import pulled_records
@@ -82,7 +90,18 @@ def defined(endpoint: str, registry: CollectorRegistry) -> Iterator[Metric]:
 def all_there_is() -> set[Metric]:
     pod = ObservedPod(uid="u", name="p", namespace="n", observed_at=0)
     disk = PodDisk(logs={"c": Filesystem(time_ns=0, used=1)})
+    volume = VolumeOfPod(
+        driver="d",
+        volume_id="h",
+        path="/v",
+        pod_uid="u",
+        namespace="n",
+        name="v",
+        claim="c",
+    )
+    usage = VolumeUsage(**dict.fromkeys((each.name for each in fields(VolumeUsage)), 1))
     agent: list[Family] = [
+        *volume_families([MeasuredVolume(volume=volume, usage=usage, time_ns=1)]),
         *state_families(STATE),
         *process_families(),
         *pull_record_families(Path("/nowhere")),
@@ -90,12 +109,19 @@ def all_there_is() -> set[Metric]:
     ]
     return {
         *defined("/metrics", Counts().registry),
+        *credential_provider_metrics(),
         *read("/metrics", exposition(agent)),
         *defined("/metrics/probes", ProbeCounts().registry),
         *read("/metrics/probes", exposition([process_start_family()])),
         *read("/metrics/resource", resource_metrics(STATS)),
         *read("/metrics/cadvisor", cadvisor_metrics(full_stats(), MACHINE)),
     }
+
+
+def credential_provider_metrics() -> Iterator[Metric]:
+    registry = CollectorRegistry()
+    CredentialProviderCounts(registry)
+    yield from defined("/metrics", registry)
 
 
 def full_stats() -> Stats:

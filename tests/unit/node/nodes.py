@@ -11,9 +11,10 @@ from trio_kubelet.config.gates import resolve
 from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.k8s import Node, NodeCondition, NodeStatus, ObjectMeta, Time
 from trio_kubelet.node.allocatable import Reservations, machine_capacity, node_amounts
-from trio_kubelet.node.machine import CpuTopology, MachineInfo, MachineSize
+from trio_kubelet.node.machine import MachineInfo, MachineSize
 from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.profile import NodeProfile
+from trio_kubelet.resource_managers.machine_topology import flat_topology
 
 NOW = Time.parse("2026-03-01T12:00:00Z")
 LATER = Time.parse("2026-03-01T12:05:00Z")
@@ -30,7 +31,7 @@ def a_machine(**changes: Any) -> MachineInfo:
         os_image="Debian GNU/Linux 13 (trixie)",
         architecture="amd64",
         size=MachineSize(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={2 << 20: 0}),
-        topology=CpuTopology(cores=2, sockets=1),
+        topology=flat_topology(2),
         storage_bytes=100 * GIB,
     )
     return evolve(machine, **changes)

@@ -7,8 +7,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tests.unit.node.authority import NOW, YEAR, Authority
+from tests.unit.node.authority import NOW, ODD_CERTIFICATES, YEAR, Authority, edited
 from trio_kubelet.node.certificates import (
+    CertificateNames,
     CertificateStore,
     is_certificate_of,
     is_request_of,
@@ -24,6 +25,7 @@ from trio_kubelet.node.certificates import (
 
 AUTHORITY = Authority()
 KEY = new_key()
+NODE = CertificateNames("node-1")
 # The name is what Go makes of the key and the node "node-1" by the Go kubelet's rules.
 KNOWN_KEY = b"""-----BEGIN EC PRIVATE KEY-----
 MHcCAQEEIAlHd6DMbmm8kKXCUNBoCt+UygdYHnmw7+ArF28BG9rAoAoGCCqGSM49
@@ -43,7 +45,7 @@ def mode(path: Path) -> int:
 
 
 def test_a_request_is_for_the_user_of_the_node_in_the_group_of_nodes() -> None:
-    request = x509.load_pem_x509_csr(signing_request(KEY, "node-1"))
+    request = x509.load_pem_x509_csr(signing_request(KEY, NODE))
     assert request.subject.rfc4514_string() == "CN=system:node:node-1,O=system:nodes"
     assert request.is_signature_valid
 
@@ -73,8 +75,8 @@ def test_an_elliptic_key_enciphers_no_keys() -> None:
 
 
 def test_a_request_is_known_by_key_and_node_though_each_is_signed_anew() -> None:
-    request = signing_request(KEY, "node-1")
-    assert request != signing_request(KEY, "node-1")
+    request = signing_request(KEY, NODE)
+    assert request != signing_request(KEY, NODE)
     assert is_request_of(request, KEY, "node-1")
     assert not is_request_of(request, KEY, "node-2")
     assert not is_request_of(request, new_key(), "node-1")
@@ -82,7 +84,7 @@ def test_a_request_is_known_by_key_and_node_though_each_is_signed_anew() -> None
 
 
 def test_a_certificate_is_good_for_its_key_until_it_expires() -> None:
-    chain = AUTHORITY.sign(signing_request(KEY, "node-1"))
+    chain = AUTHORITY.sign(signing_request(KEY, NODE))
     assert is_certificate_of(chain, KEY, NOW)
     assert not is_certificate_of(chain, KEY, NOW + 2 * YEAR)
     assert not is_certificate_of(chain, new_key(), NOW)
@@ -91,7 +93,7 @@ def test_a_certificate_is_good_for_its_key_until_it_expires() -> None:
 
 def test_a_pair_is_kept_under_its_time_and_found_by_the_link(tmp_path: Path) -> None:
     store = CertificateStore(tmp_path / "pki")
-    store.write(AUTHORITY.sign(signing_request(KEY, "node-1")), KEY, NOW)
+    store.write(AUTHORITY.sign(signing_request(KEY, NODE)), KEY, NOW)
     file = tmp_path / "pki" / "kubelet-client-2026-03-01-12-00-00.pem"
     assert store.current_path == tmp_path / "pki" / "kubelet-client-current.pem"
     assert store.current_path.is_symlink()
@@ -105,7 +107,7 @@ def test_a_renewed_pair_replaces_the_link_and_leaves_the_old_file(tmp_path: Path
     store = CertificateStore(tmp_path)
     second = new_key()
     for number, key in enumerate((KEY, second)):
-        chain = AUTHORITY.sign(signing_request(key, "node-1"))
+        chain = AUTHORITY.sign(signing_request(key, NODE))
         store.write(chain, key, NOW + timedelta(days=number))
     current = store.current()
     assert current is not None
@@ -117,10 +119,31 @@ def test_a_renewed_pair_replaces_the_link_and_leaves_the_old_file(tmp_path: Path
     ]
 
 
+@pytest.mark.filterwarnings("ignore:Attribute's length must be")
+def test_a_node_may_have_the_longest_name_that_an_object_has(tmp_path: Path) -> None:
+    longest = CertificateNames("n" * 253)
+    request = signing_request(KEY, longest)
+    assert is_request_of(request, KEY, longest.node_name)
+    pair = CertificateStore(tmp_path).write(AUTHORITY.sign(request), KEY, NOW)
+    assert longest.are_in(pair.chain[0])
+
+
+@pytest.mark.parametrize("odd", ODD_CERTIFICATES)
+def test_a_certificate_that_cannot_be_read_in_full_is_not_taken(tmp_path: Path, odd: str) -> None:
+    store = CertificateStore(tmp_path)
+    chain = AUTHORITY.sign(signing_request(KEY, CertificateNames("node-1", ("node-1",))))
+    damaged = edited(chain, *ODD_CERTIFICATES[odd])
+    with pytest.raises(ValueError):  # noqa: PT011 - OpenSSL's words differ
+        store.write(damaged, KEY, NOW)
+    assert not is_certificate_of(damaged, KEY, NOW)
+    store.current_path.write_bytes(damaged + key_pem(KEY))
+    assert store.current() is None
+
+
 def test_a_certificate_for_another_key_is_not_taken(tmp_path: Path) -> None:
     store = CertificateStore(tmp_path)
     with pytest.raises(ValueError, match="for another key"):
-        store.write(AUTHORITY.sign(signing_request(new_key(), "node-1")), KEY, NOW)
+        store.write(AUTHORITY.sign(signing_request(new_key(), NODE)), KEY, NOW)
     assert store.current() is None
 
 
@@ -128,7 +151,7 @@ def test_a_file_in_the_place_of_the_link_is_not_overwritten(tmp_path: Path) -> N
     store = CertificateStore(tmp_path)
     store.current_path.write_text("precious")
     with pytest.raises(FileExistsError, match="symbolic link"):
-        store.write(AUTHORITY.sign(signing_request(KEY, "node-1")), KEY, NOW)
+        store.write(AUTHORITY.sign(signing_request(KEY, NODE)), KEY, NOW)
     assert store.current_path.read_text() == "precious"
 
 
@@ -142,7 +165,7 @@ def test_the_key_of_an_unanswered_request_is_used_again(tmp_path: Path) -> None:
 def test_the_key_of_the_request_goes_when_there_is_a_certificate(tmp_path: Path) -> None:
     store = CertificateStore(tmp_path)
     key = store.key_to_ask_with()
-    store.write(AUTHORITY.sign(signing_request(key, "node-1")), key, NOW)
+    store.write(AUTHORITY.sign(signing_request(key, NODE)), key, NOW)
     assert not (tmp_path / "kubelet-client.key.tmp").exists()
     assert key_pem(store.key_to_ask_with()) == key_pem(key)
 

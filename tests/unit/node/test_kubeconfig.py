@@ -10,6 +10,7 @@ from tests.unit.node.authority import NOW, YEAR, Authority
 from trio_kubelet.k8s.client.kubeconfig import CredentialSource, KubeconfigCluster, read_kubeconfig
 from trio_kubelet.node.bootstrap import node_kubeconfig, why_not_valid
 from trio_kubelet.node.certificates import (
+    CertificateNames,
     CertificateStore,
     key_pem,
     new_key,
@@ -31,7 +32,9 @@ def kubeconfig(folder: Path, cluster: KubeconfigCluster = CLUSTER) -> Path:
 
 def certify(folder: Path) -> None:
     key = new_key()
-    CertificateStore(folder).write(AUTHORITY.sign(signing_request(key, "node-1")), key, NOW)
+    CertificateStore(folder).write(
+        AUTHORITY.sign(signing_request(key, CertificateNames("node-1"))), key, NOW
+    )
 
 
 def test_it_has_the_cluster_of_the_bootstrap_and_the_link_to_the_certificate() -> None:
@@ -92,7 +95,7 @@ def test_a_kubeconfig_with_a_good_certificate_is_valid_until_that_expires(tmp_pa
 def test_certificates_may_stand_in_the_file_itself(tmp_path: Path) -> None:
     key = new_key()
     document = yaml.safe_load(node_kubeconfig(CLUSTER, Path("x")))
-    chain = AUTHORITY.sign(signing_request(key, "node-1"))
+    chain = AUTHORITY.sign(signing_request(key, CertificateNames("node-1")))
     document["users"][0]["user"] = {
         "client-certificate-data": base64.b64encode(chain).decode(),
         "client-key-data": base64.b64encode(key_pem(key)).decode(),

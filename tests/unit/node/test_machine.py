@@ -6,11 +6,11 @@ import pytest
 
 from tests.unit.node.nodes import a_machine
 from trio_kubelet.node.machine import (
-    CpuTopology,
     go_architecture,
     is_kernel_older_than,
     read_machine,
 )
+from trio_kubelet.resource_managers.machine_topology import flat_topology
 
 FILES = {
     "proc/meminfo": "MemTotal:        4030068 kB\nSwapTotal:       1048576 kB\n",
@@ -50,6 +50,12 @@ def test_identity_and_size_are_read_from_the_host(tmp_path: Path) -> None:
 def test_a_machine_without_firmware_has_its_id_for_a_uuid(tmp_path: Path) -> None:
     host = a_host(tmp_path, "sys/class/dmi/id/product_uuid")
     assert read_machine(tmp_path, host).system_uuid == "3d1219c7c4c5"
+
+
+def test_on_a_kernel_without_numa_one_node_has_all_memory(tmp_path: Path) -> None:
+    machine = read_machine(tmp_path, a_host(tmp_path))
+    (node,) = machine.topology.numa_nodes
+    assert (node.memory_bytes, node.hugepages) == (machine.size.memory_bytes, {2 << 20: 6 << 20})
 
 
 def test_what_cannot_be_read_is_empty(tmp_path: Path) -> None:
@@ -116,16 +122,17 @@ def cpu(host: Path, number: int, socket: str, core: str) -> None:
     folder = host / f"sys/devices/system/cpu/cpu{number}/topology"
     folder.mkdir(parents=True)
     (folder / "physical_package_id").write_text(f"{socket}\n")
-    (folder / "core_id").write_text(f"{core}\n")
+    (folder / "core_cpus_list").write_text(f"{core}\n")
 
 
 def test_threads_of_one_core_are_one_core_and_cores_of_two_sockets_are_not(tmp_path: Path) -> None:
     host = a_host(tmp_path)
-    for number, (socket, core) in enumerate([("0", "0"), ("0", "0"), ("0", "1"), ("1", "0")]):
+    for number, (socket, core) in enumerate([("0", "0-1"), ("0", "0-1"), ("0", "2"), ("1", "3")]):
         cpu(host, number, socket, core)
-    assert read_machine(tmp_path, host).topology == CpuTopology(cores=3, sockets=2)
+    found = read_machine(tmp_path, host).topology
+    assert (found.cores, found.sockets) == (3, 2)
 
 
 def test_a_kernel_that_tells_no_topology_has_as_many_cores_as_cpus(tmp_path: Path) -> None:
     found = read_machine(tmp_path, a_host(tmp_path))
-    assert found.topology == CpuTopology(cores=found.size.cpu_milli // 1000, sockets=1)
+    assert found.topology.cpus == flat_topology(found.size.cpu_milli // 1000).cpus

@@ -16,6 +16,7 @@ from tests.apiserver.faults import ReceivedRequest, RequestFault
 from tests.apiserver.server import ApiServer
 from tests.trio_clock import TrioClock
 from tests.unit.node.nodes import NAME, a_machine, a_node, a_profile, condition, seen
+from trio_kubelet.config import Settings
 from trio_kubelet.k8s import NODES, ContainerImage, Node, NodeSpec, ObjectMeta, Quantity
 from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.observer import Observation
@@ -37,6 +38,7 @@ class Scene:
     view: NodeView = field(factory=lambda: NodeView(NAME))
     wake: Callable[[], None] = lambda: None
     returned: Callable[[], None] = lambda: None
+    use: Callable[[Settings], None] = lambda _: None
 
     async def observe(self) -> Observation:
         await trio.lowlevel.checkpoint()
@@ -60,7 +62,7 @@ class Scene:
             clock=clock,
             chance=random.Random(1),
         )
-        self.wake, self.returned = reporter.wake, reporter.returned
+        self.wake, self.returned, self.use = reporter.wake, reporter.returned, reporter.use
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.view.watch, api)
             nursery.start_soon(reporter.run)
@@ -182,6 +184,23 @@ async def test_how_often_a_node_is_looked_at_and_reported_is_configured(
         began = trio.current_time()
         await scene.until(lambda node: node.status.addresses[0].address == "10.0.0.9")
         assert trio.current_time() - began <= 2.1
+
+
+async def test_another_pace_holds_at_once(scene: Scene, autojump_clock: MockClock) -> None:
+    slow, quick = (
+        a_profile(
+            node_status_update_frequency=timedelta(hours=seconds),
+            node_status_report_frequency=timedelta(hours=seconds),
+        )
+        for seconds in (1, 1 / 360)
+    )
+    async with scene.running(slow):
+        await scene.until(ready)
+        await trio.sleep(60)
+        assert len(scene.asked("patch")) <= 1
+        scene.use(quick.settings)
+        await trio.sleep(100)
+        assert 8 <= len(scene.asked("patch")) <= 13
 
 
 async def test_losing_readiness_is_reported_at_once_with_an_event(

@@ -148,7 +148,16 @@ async def test_numbers_begin_anew_with_each_boot(node: Node) -> None:
     assert await node.agent_tells(1, boot_id="boot-2") == [told(2, "db")]
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"bootID": "boot-1", "sequence": "x"}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"bootID": "boot-1", "sequence": "x"}',
+        '{"bootID": "boot-1", "sequence": 1e400, "x": "\\ud800"}',
+    ],
+)
 async def test_a_damaged_record_is_as_good_as_none(node: Node, content: str) -> None:
     (node.folder / "system-oom.json").write_text(content)
     node.kill(2, "java")

@@ -32,7 +32,9 @@ from trio_kubelet.config.parts import (
 )
 from trio_kubelet.errors import StartError
 from trio_kubelet.kernel.inotify import Inotify
-from trio_kubelet.node.certificates import ensure_self_signed
+from trio_kubelet.node.certificates import (
+    ensure_self_signed,
+)
 from trio_kubelet.ports.secure_port import SecurePort, access_problem
 from trio_kubelet.server import Request, Response, Route
 from trio_kubelet.server.router import RUN_IN_POD, Right
@@ -115,6 +117,7 @@ class Node:
         *,
         has_api_server: bool = True,
         gates: FeatureGates | None = None,
+        signed: Path | None = None,
     ) -> AsyncIterator[None]:
         options = NodeOptions(cert_dir=str(self.folder / "pki"))
         port = SecurePort(
@@ -129,6 +132,7 @@ class Node:
                 Route("GET", "/stats/{namespace}", stream, RIGHTS_OF["stats"]),
             ),
             reviews=self.server.client() if has_api_server else None,
+            signed=signed,
         )
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
@@ -355,26 +359,27 @@ async def until(client: httpx.AsyncClient, status: int) -> None:
         await trio.sleep(0.01)
 
 
-async def test_a_serving_certificate_that_changes_is_shown_to_new_connections(node: Node) -> None:
-    async def serial() -> int:
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        stream = await trio.open_ssl_over_tcp_stream(
-            HOST, node.port, ssl_context=context, https_compatible=True
-        )
-        async with stream:
-            await stream.do_handshake()
-            shown = stream.getpeercert(binary_form=True)
-        assert shown is not None
-        return x509.load_der_x509_certificate(shown).serial_number
+async def shown_serial(port: int, name: str = HOST) -> int:
+    """The serial number of the certificate that a port shows to who asks for a name."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = await trio.open_tcp_stream(HOST, port)
+    stream = trio.SSLStream(connection, context, server_hostname=name, https_compatible=True)
+    async with stream:
+        await stream.do_handshake()
+        shown = stream.getpeercert(binary_form=True)
+    assert shown is not None
+    return x509.load_der_x509_certificate(shown).serial_number
 
+
+async def test_a_serving_certificate_that_changes_is_shown_to_new_connections(node: Node) -> None:
     configuration = node.configuration()
     async with node.serving(configuration):
-        before = await serial()
+        before = await shown_serial(node.port)
         (node.folder / "tls.crt").write_bytes(b"rubbish")
-        assert await serial() == before, "what cannot be used changes nothing"
+        assert await shown_serial(node.port) == before, "what cannot be used changes nothing"
         node.configuration()
-        while await serial() == before:  # each handshake takes a while
+        while await shown_serial(node.port) == before:  # each handshake takes a while
             pass
 
 

@@ -16,7 +16,7 @@ from trio_kubelet.k8s.client import reflect
 from trio_kubelet.k8s.kinds import CONFIG_MAPS
 from trio_kubelet.references import ObjectError, ObjectNotFoundError, watched
 from trio_kubelet.references.kept_bytes import (
-    CHANGED_BYTES_AT_ONCE,
+    CHANGED_BYTES_PER_SECOND,
     MOST_BYTES_OF_NAMESPACE,
     KeptBytes,
 )
@@ -389,23 +389,28 @@ async def test_objects_beyond_what_a_namespace_may_keep_are_refused(
         assert (cluster.asked("get"), cluster.watched()) == (2, 2)
 
 
-async def test_an_object_that_changes_too_often_is_asked_for_each_minute(
+async def test_objects_that_change_too_often_are_asked_for_each_minute(
     autojump_clock: MockClock,
 ) -> None:
-    changes = 2 * CHANGED_BYTES_AT_ONCE // len(LARGE)
+    """A watch itself brings less of one object: it takes several of a namespace."""
+    names, rounds = [f"busy-{number}" for number in range(12)], 40
+    large = "x" * (CHANGED_BYTES_PER_SECOND // 8)
     async with open_cluster() as cluster:
-        for name in ("busy", "quiet"):
-            cluster.put_map(name, text=LARGE)
+        for name in (*names, "quiet"):
+            cluster.put_map(name, text=large)
             cluster.references.register(pod_with(f"u-{name}", config_map=name))
         await wait_all_tasks_blocked()
-        for number in range(changes):
-            cluster.put_map("busy", text=LARGE, number=str(number))
-            await wait_all_tasks_blocked()
-        assert cluster.watched() == 1
-        assert (await data_of(cluster, "busy"))["number"] < str(changes - 1)
+        for number in range(rounds):
+            for name in names:
+                cluster.put_map(name, text=large, number=str(number))
+            await trio.sleep(0.5)
+        assert 1 < cluster.watched() < len(names)
+        late = [(await data_of(cluster, name))["number"] for name in names]
+        assert min(map(int, late)) < rounds - 1
         await trio.sleep(91)
-        assert (await data_of(cluster, "busy"))["number"] == str(changes - 1)
-        assert cluster.watched() == 2
+        for name in names:
+            assert (await data_of(cluster, name))["number"] == str(rounds - 1)
+        assert cluster.watched() == len(names) + 1
 
 
 async def test_objects_that_change_each_second_are_followed(autojump_clock: MockClock) -> None:

@@ -8,6 +8,7 @@ import structlog.testing
 from trio_kubelet.resources import CgroupDriver, oom_files
 from trio_kubelet.resources.oom_files import (
     RECORD,
+    first_counts,
     load_record,
     pod_folders,
     read_counts,
@@ -48,6 +49,24 @@ def test_the_counts_of_a_pod_are_those_of_its_cgroup_and_of_each_below(tmp_path:
     assert counts.cgroup.endswith(f"/{tmp_path.stat().st_ino}")
 
 
+def test_the_counts_are_those_of_the_first_cgroup_that_is_there(tmp_path: Path) -> None:
+    for name, text in (("first", "oom_kill many\n"), ("second", "oom_kill 2\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "memory.events").write_text(text)
+    names = ("missing", "first", "second")
+    counts = first_counts(tmp_path / name for name in names)
+    assert counts is not None
+    assert counts.total == Kills(2)
+    assert first_counts([tmp_path / "missing"]) is None
+
+
+def test_a_record_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "pod").write_text("no folder")
+    with structlog.testing.capture_logs() as logs:
+        save_record(tmp_path / "pod", LEDGER)
+    assert [entry["event"] for entry in logs] == ["OOM kill record write failed"]
+
+
 def test_counts_that_change_while_they_are_read_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +96,8 @@ def test_a_pod_without_a_folder_has_no_record(tmp_path: Path) -> None:
         *(b"", b"\xff", b"[]", b"7", b"{}", b"[" * 100_000),
         b'{"kills": "x", "groups": 0, "containers": []}',
         b'{"kills": 1, "groups": 0, "containers": 5, "cgroup": ""}',
+        b'{"kills": 1e308, "groups": 0, "containers": [], "cgroup": ""}',
+        b'{"kills": 1e400, "groups": 0, "containers": [], "cgroup": "\\ud800"}',
     ],
 )
 def test_a_record_that_is_none_is_told_of_and_counts_for_nothing(

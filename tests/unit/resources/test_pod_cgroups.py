@@ -92,9 +92,10 @@ async def test_a_resize_raises_what_grows_first_and_sets_the_rest_at_its_end(
     tmp_path: Path,
 ) -> None:
     kernel = Kernel(tmp_path, memory=f"{32 << 20}", cpu="80000 100000")
-    await kernel.cgroups.grow(LIMITED)
+    for resource in ("cpu", "memory"):
+        await kernel.cgroups.grow(LIMITED, resource)
     assert kernel.limits == (f"{64 << 20}", "80000 100000")
-    await kernel.cgroups.finish_resize(LIMITED)
+    await kernel.cgroups.finish_resize(LIMITED, "cpu")
     assert kernel.limits == (f"{64 << 20}", "50000 100000")
     assert (kernel.folder / "cpu.weight").read_text() == "17"
 
@@ -103,14 +104,32 @@ async def test_a_memory_limit_that_is_lowered_is_told_with_what_is_used(tmp_path
     kernel = Kernel(tmp_path, memory=f"{128 << 20}", cpu="max 100000")
     decrease = await kernel.cgroups.memory_limit_decrease(LIMITED)
     assert decrease == MemoryLimitDecrease(limit_bytes=64 << 20, usage_bytes=4096)
-    await kernel.cgroups.finish_resize(LIMITED)
+    await kernel.cgroups.finish_resize(LIMITED, "cpu")
+    assert await kernel.cgroups.memory_limit_decrease(LIMITED) == decrease
+    await kernel.cgroups.finish_resize(LIMITED, "memory")
     assert await kernel.cgroups.memory_limit_decrease(LIMITED) is None
+    assert kernel.limits == (f"{64 << 20}", "50000 100000")
 
 
 async def test_a_cgroup_that_cannot_be_read_is_an_error_of_the_resize(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, memory="what", cpu="max 100000")
     with pytest.raises(PreparationError, match=r"failed to resize the cgroup of the pod: .*what"):
-        await kernel.cgroups.grow(LIMITED)
+        await kernel.cgroups.grow(LIMITED, "cpu")
     (kernel.folder / "memory.max").unlink()
     with pytest.raises(PreparationError, match="No such file"):
-        await kernel.cgroups.grow(LIMITED)
+        await kernel.cgroups.grow(LIMITED, "memory")
+
+
+async def test_a_pod_with_cpus_of_its_own_has_no_quota(tmp_path: Path) -> None:
+    fake = FakeV2(tmp_path, "cpu memory", ("kubepods",))
+    limits = "cpu=1 memory=1Gi"
+    for uid, quota in (("alone", "max 100000"), ("shared", "100000 100000")):
+        owner = pod(container(limits, limits), uid=uid)
+        cgroups = Cgroups(
+            fake.tree,
+            KubeletConfiguration(),
+            driver=CgroupDriver.CGROUPFS,
+            has_exclusive_cpus=lambda uid: uid == "alone",
+        )
+        await PodCgroups(cgroups, tuple).ensure(owner)
+        assert (tmp_path / f"kubepods/pod{uid}/cpu.max").read_text() == quota

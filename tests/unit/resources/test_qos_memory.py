@@ -150,6 +150,8 @@ async def test_lower_classes_are_limited_as_pods_come_and_what_failed_is_tried_e
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pods.tend_classes)
         await trio.sleep(90)
+        (node.root / "kubepods/burstable/memory.current").write_text("what")
+        await trio.sleep(60)
         refused.rmdir()
         await trio.sleep(60)
         nursery.cancel_scope.cancel()

@@ -22,11 +22,11 @@ from jeepney.io.trio import DBusConnection
 from tests.unit.resources.fake_cgroups import FakeV2
 from tests.unit.resources.pods import container, pod
 from trio_kubelet.config import KubeletConfiguration
+from trio_kubelet.kernel.system_bus import BusError
 from trio_kubelet.resources import (
     CgroupConfig,
     CgroupDriver,
     Cgroups,
-    SystemdError,
     systemd_slices,
 )
 from trio_kubelet.resources.cgroup_names import CgroupName
@@ -221,7 +221,7 @@ async def test_a_slice_is_stopped(tmp_path: Path) -> None:
 async def test_a_refusal_is_an_error_with_systemds_words(tmp_path: Path) -> None:
     async with systemd(tmp_path) as (fake, slices):
         fake.errors["StartTransientUnit"] = "org.freedesktop.DBus.Error.AccessDenied"
-        with pytest.raises(SystemdError, match="refused") as caught:
+        with pytest.raises(BusError, match="refused") as caught:
             await slices.start(NAME, CONFIG)
     assert caught.value.name == "org.freedesktop.DBus.Error.AccessDenied"
 
@@ -229,7 +229,7 @@ async def test_a_refusal_is_an_error_with_systemds_words(tmp_path: Path) -> None
 async def test_a_job_that_fails_is_an_error(tmp_path: Path) -> None:
     async with systemd(tmp_path) as (fake, slices):
         fake.job_result = "timeout"
-        with pytest.raises(SystemdError, match="ended as timeout"):
+        with pytest.raises(BusError, match="ended as timeout"):
             await slices.start(NAME, CONFIG)
 
 
@@ -237,7 +237,7 @@ async def test_a_job_that_fails_is_an_error(tmp_path: Path) -> None:
 async def test_a_bus_that_hangs_up_is_an_error_with_words(tmp_path: Path, method: str) -> None:
     async with systemd(tmp_path) as (fake, slices):
         fake.hang_up_on = method
-        with pytest.raises(SystemdError, match=r"systemd cannot be asked: \w+"):
+        with pytest.raises(BusError, match=r"systemd cannot be asked: \w+"):
             await slices.start(NAME, CONFIG)
 
 
@@ -247,7 +247,7 @@ async def test_a_systemd_that_takes_too_long_is_an_error_that_says_so(
     monkeypatch.setattr(systemd_slices, "_TIMEOUT_SECONDS", 0.1)
     async with systemd(tmp_path) as (fake, slices):
         fake.silent_on = "StartTransientUnit"
-        with pytest.raises(SystemdError, match=r"systemd cannot be asked: no answer for 0\.1 s"):
+        with pytest.raises(BusError, match=r"systemd cannot be asked: no answer for 0\.1 s"):
             await slices.start(NAME, CONFIG)
 
 
@@ -259,7 +259,7 @@ async def test_a_bus_that_lets_nobody_in_is_an_error(
 ) -> None:
     async with systemd(tmp_path) as (fake, slices):
         fake.says_to_strangers = said
-        with pytest.raises(SystemdError, match=f"systemd cannot be asked: {words}"):
+        with pytest.raises(BusError, match=f"systemd cannot be asked: {words}"):
             await slices.start(NAME, CONFIG)
 
 
@@ -277,7 +277,7 @@ async def test_a_message_of_a_stranger_that_cannot_be_read_is_an_error(tmp_path:
     file = signal.serialise(serial=1).replace(b"\x01u\0", b"\x01h\0")
     async with systemd(tmp_path) as (fake, slices):
         fake.passes_on = file
-        with pytest.raises(SystemdError, match="systemd cannot be asked: a message cannot be read"):
+        with pytest.raises(BusError, match="systemd cannot be asked: a message cannot be read"):
             await slices.start(NAME, CONFIG)
 
 
@@ -313,7 +313,7 @@ async def test_a_systemd_that_hangs_up_at_its_own_socket_is_asked_again(tmp_path
 
 async def test_a_machine_with_neither_bus_nor_systemd_is_an_error(tmp_path: Path) -> None:
     slices = SystemdSlices(2, f"unix:path={tmp_path}/absent", f"{tmp_path}/absent-too")
-    with pytest.raises(SystemdError, match="No such file"):
+    with pytest.raises(BusError, match="No such file"):
         await slices.start(NAME, CONFIG)
 
 
@@ -326,7 +326,7 @@ async def test_what_is_left_in_a_pods_slice_is_killed_before_systemd_is_to_stop_
     async with systemd(tmp_path) as (fake, slices):
         cgroups = Cgroups(tree, KubeletConfiguration(), driver=CgroupDriver.SYSTEMD, slices=slices)
         fake.job_result = "timeout"
-        with pytest.raises(SystemdError):
+        with pytest.raises(BusError):
             await cgroups.remove("u")
     assert (tmp_path / path / "cgroup.kill").read_text() == "1"
 
@@ -352,7 +352,7 @@ async def test_a_pods_slice_that_systemd_made_too_late_still_gets_all_its_values
     async with systemd(tmp_path) as (fake, slices):
         cgroups = Cgroups(tree, KubeletConfiguration(), driver=CgroupDriver.SYSTEMD, slices=slices)
         fake.job_result = "timeout"
-        with pytest.raises(SystemdError):
+        with pytest.raises(BusError):
             await cgroups.ensure(best_effort)
         folder.mkdir()
         fake.job_result = "done"

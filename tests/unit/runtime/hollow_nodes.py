@@ -11,6 +11,8 @@ from attrs import frozen
 from state_machines.container import crash_loop_policy
 from tests.node_facts import configured, node_facts
 from tests.trio_clock import TrioClock
+from tests.unit.resource_managers.machines import no_managers
+from trio_kubelet.devices.allocation import NOTHING_ALLOCATED, ContainerAllocation
 from trio_kubelet.hollow import (
     Behaviour,
     HollowOptions,
@@ -33,6 +35,8 @@ from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.config.dns import NodeDns
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.handlers import RuntimeFeatures
+from trio_kubelet.runtime.health import RuntimeHealth
+from trio_kubelet.runtime.images.container_images import ContainerImages
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.inspection import PodInspector
@@ -40,6 +44,7 @@ from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
+from trio_kubelet.runtime.lifecycle.cpuset_reconciler import CpusetReconciler
 from trio_kubelet.runtime.lifecycle.hooks import Hooks
 from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime
@@ -70,11 +75,17 @@ class ImageManager:
 
     async def ensure(
         self, pod: Pod, container: Container, known: PodImages, sandbox: cri.PodSandboxConfig
-    ) -> cri.Image:
+    ) -> ContainerImages:
         await trio.lowlevel.checkpoint()
         if error := self.refusal():
             raise error
-        return cri.Image(id=container.image)
+        return ContainerImages(own=cri.Image(id=container.image), volumes={})
+
+
+async def nothing_allocated(_pod: Pod, _container: Container) -> ContainerAllocation:
+    """The devices of a container on a node without device plugins."""
+    await trio.lowlevel.checkpoint()
+    return NOTHING_ALLOCATED
 
 
 class NoProbes:
@@ -172,10 +183,11 @@ async def node(
             client=client, recorder=recorder, node=facts, hooks=hooks, turns=turns
         )
         remover = ContainerRemover(client=client, node=facts)
+        cache, managers = RuntimeCache(), no_managers()
         pods = PodRuntime(
             inspector=PodInspector(client=client),
-            cache=RuntimeCache(),
-            ensure_image=(images or ImageManager()).ensure,
+            cache=cache,
+            ensure_images=(images or ImageManager()).ensure,
             sandboxes=SandboxCreator(
                 client=client,
                 recorder=recorder,
@@ -198,6 +210,9 @@ async def node(
                 files=files,
                 runtime_features=lambda: runtime_features or RuntimeFeatures(),
                 read_host_file=str,
+                managers=managers,
+                cpusets=CpusetReconciler(managers, client, cache, RuntimeHealth(), 10.0),
+                allocation=nothing_allocated,
             ),
             stopper=stopper,
             remover=remover,
@@ -212,7 +227,7 @@ async def node(
             recorder=recorder,
             journal=journal,
             clock=clock,
-            crash_backoff=crash_loop_policy(),
+            crash_backoff=crash_loop_policy,
             open_probes=NoProbes,
         )
         at = Node(

@@ -22,8 +22,9 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.images.access import Verification
 from trio_kubelet.runtime.images.credentials import Keyring
-from trio_kubelet.runtime.images.manager import ImageManager, PullRate
-from trio_kubelet.runtime.images.pod_images import PodImages
+from trio_kubelet.runtime.images.manager import ImageManager
+from trio_kubelet.runtime.images.pod_images import PodImages, WantedImage
+from trio_kubelet.runtime.images.pull_rate import PullRate
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventRecorder, Journal
@@ -47,7 +48,8 @@ class Node:
 
     async def ensure(self, image: str, policy: str = "", name: str = "c") -> cri.Image:
         container = Container(name=name, image=image, image_pull_policy=policy)
-        return await self.images.ensure(POD, container, self.known, SANDBOX)
+        wanted = WantedImage.of_container(container)
+        return await self.images.ensure(POD, wanted, self.known, SANDBOX)
 
     def said(self) -> list[str]:
         said = [f"{event.reason}: {event.message}" for event in self.events]

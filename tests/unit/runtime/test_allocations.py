@@ -164,6 +164,14 @@ async def test_a_pod_whose_record_was_damaged_has_what_it_had_before_its_resize(
         await given.keep()
 
 
+async def test_a_status_without_an_allocation_tells_what_is_enforced(tmp_path: Path) -> None:
+    status = {"containerStatuses": [{"name": "c", "resources": RESOURCES}]}
+    resized = evolve(pod(resources=LARGER), status=decode(PodStatus, status))
+    given = allocations(tmp_path)
+    given.allocate(resized, was_admitted=True)
+    assert encode(given.allocated(resized).spec) == encode(pod().spec)
+
+
 async def test_a_file_that_cannot_be_opened_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / ALLOCATED).mkdir()
     given = allocations(tmp_path)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import trio
 from betterproto import Message
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from tests.turns import making_test_data
@@ -279,6 +280,65 @@ async def test_a_container_that_cannot_be_removed_says_why(
         await client.remove_container("c")
     assert caught.value.code is code
     assert runtime.has_task
+
+
+class CrowdedRuntime:
+    """Has a container of a mebibyte in each sandbox; sends no list of more than 16 MiB."""
+
+    def __init__(self, count: int, code: Code = Code.RESOURCE_EXHAUSTED) -> None:
+        self.count = count
+        self.whole_lists = 0
+        self._code = code
+
+    async def list_pod_sandbox(
+        self, request: cri.ListPodSandboxRequest
+    ) -> cri.ListPodSandboxResponse:
+        return cri.ListPodSandboxResponse(items=[cri.PodSandbox(id=id_) for id_ in self.ids])
+
+    async def list_containers(
+        self, request: cri.ListContainersRequest
+    ) -> cri.ListContainersResponse:
+        wanted = request.filter.pod_sandbox_id
+        self.whole_lists += not wanted
+        with making_test_data():
+            containers = [
+                cri.Container(id=f"c{id_}", pod_sandbox_id=id_, image_ref="x" * (1 << 20))
+                for id_ in self.ids
+                if wanted in ("", id_)
+            ]
+        if len(containers) >= 16:
+            raise RpcError(self._code, "trying to send message larger than max")
+        return cri.ListContainersResponse(containers=containers)
+
+    @property
+    def ids(self) -> list[str]:
+        return [f"{number:064x}" for number in range(self.count)]
+
+
+async def test_a_list_of_containers_that_is_too_long_is_asked_for_sandbox_by_sandbox() -> None:
+    runtime = CrowdedRuntime(20)
+    client = RuntimeClient(InProcess(runtime))
+    with capture_logs() as logs:
+        first = await client.list_containers()
+        assert await client.list_containers() is first
+        assert {container.pod_sandbox_id for container in first} == set(runtime.ids)
+        assert runtime.whole_lists == 1, "it was still too long"
+        runtime.count = 4
+        assert len(await client.list_containers()) == 4
+        assert len(await client.list_containers()) == 4
+        assert runtime.whole_lists == 2
+    assert [entry["event"] for entry in logs] == [
+        "list of containers is too long, asking sandbox by sandbox"
+    ]
+
+
+async def test_a_list_of_containers_that_fails_for_another_reason_is_not_asked_for_in_parts() -> (
+    None
+):
+    runtime = CrowdedRuntime(20, Code.UNKNOWN)
+    with pytest.raises(RpcError, match="larger than max"):
+        await RuntimeClient(InProcess(runtime)).list_containers()
+    assert runtime.whole_lists == 1
 
 
 class SendingTransport(InProcess):

@@ -160,6 +160,18 @@ PAUSE = "pause:3.10"
 ALL = ["a:1", "b:1", "c:1", PAUSE]
 
 
+async def test_another_policy_holds_from_the_next_look_on(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path, "a:1", "b:1", "c:1") as at:
+        at.others[0] = 40
+        await run_for(at, 2 * PERIOD_SECONDS)
+        assert await at.images() == ALL
+        at.collector.use(ImageCollectionPolicy(high_percent=65, low_percent=60))
+        await run_for(at, PERIOD_SECONDS)
+        assert len(await at.images()) == len(ALL) - 1
+
+
 async def test_a_disk_with_room_keeps_all_images(autojump_clock: MockClock, tmp_path: Path) -> None:
     async with node(tmp_path, "a:1", "b:1", "c:1") as at:
         at.others[0] = 54
@@ -280,6 +292,21 @@ async def test_a_disk_that_fills_up_between_two_rounds_is_cleaned_before_the_nex
         await trio.sleep(150)
         assert await at.images() == ALL
         at.others[0] = 69
+        await trio.sleep(LOOK_SECONDS + 1)
+        assert len(await at.images()) == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_disk_that_cannot_be_measured_between_two_rounds_does_not_end_collection(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path, "a:1", "b:1", "c:1") as at, trio.open_nursery() as nursery:
+        at.sources_known.set()
+        nursery.start_soon(at.collector.run)
+        await trio.sleep(150)
+        unknown = at.others.pop()
+        await trio.sleep(LOOK_SECONDS + 1)
+        at.others.append(unknown + 69)
         await trio.sleep(LOOK_SECONDS + 1)
         assert len(await at.images()) == 2
         nursery.cancel_scope.cancel()

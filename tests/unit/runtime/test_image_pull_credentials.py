@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from state_machines.image import ImageState
 from tests.unit.runtime.image_nodes import PRIVATE, closed, node, pull_records, secret
-from trio_kubelet.config.records import ImagePullSecret
+from trio_kubelet.config.records import ImagePullSecret, ImagePullServiceAccount
 from trio_kubelet.hollow import (
     CallFault,
     HollowRegistry,
@@ -30,7 +30,7 @@ from trio_kubelet.runtime.images.credentials import (
 from trio_kubelet.runtime.images.manager import ImageError, stored_id
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_record_files import file_name
-from trio_kubelet.runtime.images.pull_records import PullRecords
+from trio_kubelet.runtime.images.pull_records import PullRecords, ShownCredentials
 
 
 async def test_the_nodes_credentials_are_tried_and_are_in_no_event(mock_clock: MockClock) -> None:
@@ -125,9 +125,13 @@ async def test_the_same_login_in_several_secrets_is_tried_once(
 async def is_free(records: PullRecords, image: str) -> bool:
     """Whether a pod without secrets may use an image that nothing is recorded of."""
 
-    async def nothing() -> Sequence[ImagePullSecret]:
+    async def no_secrets() -> Sequence[ImagePullSecret]:
         return ()
 
+    async def no_accounts(_: object) -> Sequence[ImagePullServiceAccount]:
+        return ()
+
+    nothing = ShownCredentials(no_secrets, no_accounts)
     check = await records.check(image, cri.Image(id="sha256:unknown"), nothing)
     return check is not AccessCheck.MUST_AUTHENTICATE
 

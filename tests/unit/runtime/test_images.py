@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,16 +18,19 @@ from tests.unit.runtime.image_nodes import (
     node,
     pull_records,
 )
+from trio_kubelet.errors import ConfigError
 from trio_kubelet.hollow import (
     HollowRegistry,
     RemoteImage,
 )
-from trio_kubelet.k8s import Container, ObjectMeta, Pod
-from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.k8s import ObjectMeta, Pod
+from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.images.credentials import Keyring
-from trio_kubelet.runtime.images.manager import ImageError, PullRate
-from trio_kubelet.runtime.images.pod_images import PodImages
+from trio_kubelet.runtime.images.manager import ImageError
+from trio_kubelet.runtime.images.pod_images import PodImages, WantedImage
+from trio_kubelet.runtime.images.pull_rate import PullRate
 
 
 @pytest.mark.parametrize("verified", [True, False])
@@ -52,6 +56,51 @@ async def test_an_image_that_is_not_there_is_pulled(mock_clock: MockClock) -> No
             r'Pulled: Successfully pulled image "busybox:1" in \S+s \(\S+s including waiting\)\. '
         )
         assert re.fullmatch(said + r"Image size: 4194304 bytes\.", pulled)
+
+
+class NotingHandlers(InProcess):
+    """Notes the handlers that images are asked for and pulled for."""
+
+    handlers: list[str]
+
+    async def unary_raw(self, method: Any, request: Any, **options: Any) -> bytes:
+        if isinstance(request, cri.ImageStatusRequest | cri.PullImageRequest):
+            self.handlers.append(request.image.runtime_handler)
+        return await super().unary_raw(method, request, **options)
+
+
+async def crun(pod: Pod) -> str:
+    await trio.lowlevel.checkpoint()
+    return "crun"
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_an_image_is_got_for_the_handler_of_its_pod_if_the_runtime_is_told_of_any(
+    mock_clock: MockClock, named: bool
+) -> None:
+    async with node() as at:
+        transport = NotingHandlers(at.runtime)
+        transport.handlers = []
+        client = RuntimeClient(transport)
+        handler = crun if named else None
+        at = evolve(at, images=evolve(at.images, client=client, runtime_handler=handler))
+        await at.ensure("busybox:1")
+        assert transport.handlers == ["crun" if named else ""] * 3, "look, pull, look"
+
+
+async def test_an_image_for_a_class_that_is_gone_waits(mock_clock: MockClock) -> None:
+    async def gone(pod: Pod) -> str:
+        await trio.lowlevel.checkpoint()
+        raise ConfigError('runtimeclass.node.k8s.io "gone" not found')
+
+    async with node(present=("busybox:1",)) as at:
+        at = evolve(at, images=evolve(at.images, runtime_handler=gone))
+        with pytest.raises(ImageError) as caught:
+            await at.ensure("busybox:1")
+        assert caught.value.reason == "ImageInspectError"
+        assert 'Failed to inspect image "busybox:1": runtimeclass.node.k8s.io "gone"' in str(
+            caught.value
+        )
 
 
 async def test_a_tag_that_moves_is_pulled_before_each_start(mock_clock: MockClock) -> None:
@@ -211,8 +260,8 @@ async def test_pulls_go_one_after_another(mock_clock: MockClock) -> None:
     async with node(registry=HollowRegistry(pull_seconds=5)) as at, trio.open_nursery() as nursery:
         began = trio.current_time()
         for number in range(3):
-            container = Container(name=f"c{number}", image=f"image-{number}:1")
-            nursery.start_soon(at.images.ensure, POD, container, PodImages(), SANDBOX)
+            wanted = WantedImage(key=f"c{number}", image=f"image-{number}:1")
+            nursery.start_soon(at.images.ensure, POD, wanted, PodImages(), SANDBOX)
         nursery.start_soon(_nothing)
     assert trio.current_time() - began >= 15
 
@@ -232,11 +281,11 @@ async def test_a_pod_whose_pull_secrets_do_not_come_holds_up_no_other_pull(
     slow = Pod(metadata=ObjectMeta(name="slow", namespace="ns", uid="slow"))
     async with node(limit=1) as at, trio.open_nursery() as nursery:
         images = evolve(at.images, pod_keyring=keyring)
-        container = Container(name="c", image="slow:1")
-        nursery.start_soon(images.ensure, slow, container, PodImages(), SANDBOX)
+        wanted = WantedImage(key="c", image="slow:1")
+        nursery.start_soon(images.ensure, slow, wanted, PodImages(), SANDBOX)
         await asked.wait()
         with trio.fail_after(20):
-            await images.ensure(POD, Container(name="c", image="quick:1"), at.known, SANDBOX)
+            await images.ensure(POD, WantedImage(key="c", image="quick:1"), at.known, SANDBOX)
         assert at.runtime.images.resolve("slow:1") is None
         secrets_come.set()
     assert at.runtime.images.resolve("slow:1") is not None
@@ -293,8 +342,8 @@ async def test_pulls_that_wait_take_turns_by_namespace(mock_clock: MockClock) ->
 
         async def pull(image: str, number: int) -> None:
             meta = ObjectMeta(name=f"p{number}", namespace=image, uid=f"u{number}")
-            container = Container(name="c", image=image)
-            await images.ensure(Pod(metadata=meta), container, PodImages(), SANDBOX)
+            wanted = WantedImage(key="c", image=image)
+            await images.ensure(Pod(metadata=meta), wanted, PodImages(), SANDBOX)
 
         assert images.limiter is not None
         async with trio.open_nursery() as nursery, images.limiter.share("other"):
@@ -313,6 +362,15 @@ def test_a_namespace_is_not_refused_because_of_others_alone() -> None:
     assert [rate.take(0, "good") for _ in range(2)] == [True, False]
     # All of it counts: one token has been taken in advance.
     assert [rate.take(0.5, "hostile"), rate.take(1.0, "hostile")] == [False, True]
+
+
+def test_another_pace_holds_from_the_next_pull_on() -> None:
+    rate = PullRate(per_second=1, burst=4)
+    rate.use(2, 2)
+    assert [rate.take(0, "ns") for _ in range(3)] == [True, True, False]
+    assert [rate.take(1, "ns") for _ in range(3)] == [True, True, False]
+    rate.use(0, 0)
+    assert rate.take(1, "ns")
 
 
 def test_of_tokens_in_advance_there_are_as_many_as_at_once() -> None:

@@ -5,11 +5,12 @@ from attrs import evolve
 
 from tests.node_facts import node_facts
 from trio_kubelet.errors import ConfigError
-from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, VolumeMount
+from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, VolumeDevice, VolumeMount
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.mounts import (
     MountSources,
     PreparedVolume,
+    container_devices,
     container_mounts,
     mounted_sub_paths,
     mounts_etc_hosts,
@@ -47,6 +48,24 @@ def mounted(
             ),
         )
     )
+
+
+@pytest.mark.parametrize(("read_only", "permissions"), [(False, "mrw"), (True, "r")])
+def test_a_volume_that_is_a_device_is_one_in_the_container(
+    read_only: bool, permissions: str
+) -> None:
+    wanted = Container(name="c", volume_devices=(VolumeDevice(name="d", device_path="/dev/d"),))
+    volumes = {"d": PreparedVolume(device="/k/link", read_only=read_only)}
+    assert container_devices(wanted, volumes) == (
+        cri.Device(container_path="/dev/d", host_path="/k/link", permissions=permissions),
+    )
+
+
+@pytest.mark.parametrize("volumes", [{}, {"d": PreparedVolume(host_path="/k/folder")}])
+def test_a_volume_that_is_no_device_is_not_passed_on(volumes: dict[str, PreparedVolume]) -> None:
+    wanted = Container(name="c", volume_devices=(VolumeDevice(name="d", device_path="/dev/d"),))
+    with pytest.raises(ConfigError, match='cannot find volume "d" to pass into container "c"'):
+        container_devices(wanted, volumes)
 
 
 def test_a_volume_is_mounted_where_the_container_wants_it() -> None:

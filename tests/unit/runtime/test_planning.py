@@ -385,6 +385,17 @@ def test_a_container_that_somebody_removed_while_it_ran_is_made_anew() -> None:
     assert summary(plan) == "start a"
 
 
+def test_what_runs_under_never_ends_with_its_sandbox_though_another_starts_over() -> None:
+    pod, always = make_pod("a", policy="Never"), container("b", policy="Always")
+    pod = evolve(pod, spec=evolve(pod.spec, containers=(*pod.spec.containers, always)))
+    plan = planned(pod, observe(sandbox(ready=False), seen("a"), seen("b", spec=always)))
+    assert {each.name: each.event for each in plan.decisions} == {
+        "a": ContainerEvent.STOPPED,
+        "b": ContainerEvent.REPLACED,
+    }
+    assert summary(plan) == "stop pod, sandbox 1, start b"
+
+
 @pytest.mark.parametrize(
     ("found", "host_network", "why"),
     [

@@ -9,6 +9,8 @@ import trio.testing
 from attrs import evolve
 from trio.testing import MockClock
 
+from state_machines.container import crash_loop_policy
+from tests.turns import making_test_data
 from tests.unit.runtime.hollow_nodes import NO_INPUTS, POD, ImageManager, node
 from trio_kubelet.errors import ConfigError
 from trio_kubelet.hollow import (
@@ -23,6 +25,7 @@ from trio_kubelet.k8s import (
     EnvVarSource,
     EphemeralContainer,
     FileKeySelector,
+    HostAlias,
     NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures,
     ObjectMeta,
@@ -32,12 +35,14 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.config.container_config import PodInputs
+from trio_kubelet.runtime.config.dns import MISSING_CLUSTER_DNS
 from trio_kubelet.runtime.config.environment import EnvironmentSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.tasks.future import Future
+from trio_kubelet.telemetry.events import RecordedEvent
 
 
 async def test_a_sandbox_that_fails_is_no_matter_of_an_image_that_was_in_back_off(
@@ -210,6 +215,27 @@ async def test_a_container_that_exits_again_and_again_is_looked_at_when_its_back
             outcome = await at.sync(POD, containers)
         assert 0 < at.seconds_until(outcome.due_ns) <= 10
         assert containers.reasons["c"].reason == "CrashLoopBackOff"
+
+
+async def test_the_back_off_after_the_next_start_is_that_of_other_settings(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    policies = [crash_loop_policy()]
+    async with node(tmp_path, Behaviour(run_seconds=0.0, exit_code=1)) as at:
+        pods = evolve(at.pods, crash_backoff=lambda: policies[-1])
+        containers = pods.open(POD)
+        outcome = await at.sync(POD, containers)
+        while at.seconds_until(outcome.due_ns) <= 0:
+            outcome = await at.sync(POD, containers)
+        assert at.seconds_until(outcome.due_ns) > 5
+        policies.append(crash_loop_policy(2))
+        outcome = await at.sync(POD, containers)
+        assert at.seconds_until(outcome.due_ns) > 5, "it waits as was decided"
+        mock_clock.jump(10)
+        outcome = await at.sync(POD, containers)
+        while at.seconds_until(outcome.due_ns) <= 0:
+            outcome = await at.sync(POD, containers)
+        assert at.seconds_until(outcome.due_ns) <= 2
 
 
 async def test_a_pod_that_is_given_up_has_no_container_that_is_to_run(
@@ -404,3 +430,31 @@ async def test_an_exit_that_restarts_all_makes_everything_anew_in_the_same_sandb
         last = await at.sync(pod, containers)
         counts = {c.name: c.restart_count for c in last.observed.containers}
         assert counts == {"init": 1, "cause": 1, "other": 1}
+
+
+async def test_what_the_node_lacks_for_a_pod_is_told_on_account_of_the_pod(tmp_path: Path) -> None:
+    async with node(tmp_path) as at:
+        told: list[RecordedEvent] = []
+        at.pods.recorder.on_event.add(told.append)
+        await at.sync(evolve(POD, spec=evolve(POD.spec, dns_policy="ClusterFirst")))
+        of_dns = [each for each in told if each.reason == MISSING_CLUSTER_DNS]
+        assert [(each.pod is None, each.caused_by_pod) for each in of_dns] == [
+            (True, True),
+            (False, False),
+        ]
+
+
+async def test_a_pod_of_many_labels_and_aliases_holds_the_event_loop_for_no_long_turn(
+    tmp_path: Path,
+) -> None:
+    """In one turn each of them would take twice as long as `tests.turns` allows."""
+    with making_test_data():
+        labels = {f"k{number}": "v" for number in range(200_000)}
+        aliases = tuple(HostAlias(ip="1.2.3.4", hostnames=(f"h{n}",)) for n in range(200_000))
+        pod = evolve(
+            POD,
+            metadata=evolve(POD.metadata, labels=labels),
+            spec=evolve(POD.spec, host_aliases=aliases),
+        )
+    async with node(tmp_path) as at:
+        assert not (await at.sync(pod)).failed

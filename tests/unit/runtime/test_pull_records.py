@@ -2,18 +2,23 @@
 
 import json
 import stat
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from tests.trio_clock import TrioClock
-from trio_kubelet.config.records import ImagePulledRecord, ImagePullIntent, ImagePullSecret
+from trio_kubelet.config.records import (
+    ImagePulledRecord,
+    ImagePullIntent,
+    ImagePullSecret,
+    ImagePullServiceAccount,
+)
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
@@ -28,7 +33,8 @@ from trio_kubelet.runtime.images.pull_records import (
     GIVE_UP_SECONDS,
     PERIOD_SECONDS,
     PullRecords,
-    ShownSecrets,
+    ShownCredentials,
+    Source,
 )
 
 IMAGE, IMAGE_ID = "registry.test/a:1", "sha256:1"
@@ -81,22 +87,27 @@ async def records(
     return found
 
 
-def shows(*secrets: ImagePullSecret) -> Callable[[], Awaitable[Sequence[ImagePullSecret]]]:
-    async def shown() -> Sequence[ImagePullSecret]:
-        return secrets
+def shows(*sources: Source) -> ShownCredentials:
+    async def secrets() -> Sequence[ImagePullSecret]:
+        return [each for each in sources if isinstance(each, ImagePullSecret)]
 
-    return shown
+    async def accounts(
+        _recorded: Sequence[ImagePullServiceAccount],
+    ) -> Sequence[ImagePullServiceAccount]:
+        return [each for each in sources if isinstance(each, ImagePullServiceAccount)]
+
+    return ShownCredentials(secrets, accounts)
 
 
-async def allowed(at: PullRecords, image: str, found: cri.Image, shown: ShownSecrets) -> bool:
+async def allowed(at: PullRecords, image: str, found: cri.Image, shown: ShownCredentials) -> bool:
     return await at.check(image, found, shown) is not AccessCheck.MUST_AUTHENTICATE
 
 
-async def may_use(at: PullRecords, *secrets: ImagePullSecret, image: str = IMAGE) -> bool:
+async def may_use(at: PullRecords, *secrets: Source, image: str = IMAGE) -> bool:
     return await allowed(at, image, FOUND, shows(*secrets))
 
 
-async def pull(at: PullRecords, used: ImagePullSecret | None, image: str = IMAGE) -> None:
+async def pull(at: PullRecords, used: Source | None, image: str = IMAGE) -> None:
     await at.begin(image)
     await at.succeed(image, IMAGE_ID, used)
 
@@ -231,14 +242,31 @@ async def test_a_secret_that_was_recognized_is_recorded(tmp_path: Path) -> None:
 
 
 async def test_secrets_are_asked_for_only_where_they_count(tmp_path: Path) -> None:
-    async def never() -> Sequence[ImagePullSecret]:
+    async def no_secrets() -> Sequence[ImagePullSecret]:
         raise AssertionError("asked")
 
+    async def no_accounts(_: object) -> Sequence[ImagePullServiceAccount]:
+        raise AssertionError("asked")
+
+    never = ShownCredentials(no_secrets, no_accounts)
     at = await records(tmp_path)
     assert await allowed(at, IMAGE, FOUND, never)
     await pull(at, None)
     assert await allowed(at, IMAGE, FOUND, never)
     assert not await allowed(at, "another.test/a:1", FOUND, never)
+
+
+async def test_an_image_of_a_service_account_is_for_that_account(tmp_path: Path) -> None:
+    account = ImagePullServiceAccount(uid="a", namespace="shop", name="builder")
+    at = await records(tmp_path)
+    await pull(at, account)
+    await pull(at, MINE)
+    again = await records(tmp_path)
+    assert await may_use(again, account)
+    assert await may_use(again, MINE)
+    assert not await may_use(again, evolve(account, uid="another one of that name"))
+    assert not await may_use(again, evolve(account, namespace="other"))
+    assert not await may_use(again)
 
 
 async def test_while_an_image_is_pulled_nobody_else_may_use_it(tmp_path: Path) -> None:

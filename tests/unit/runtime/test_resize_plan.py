@@ -9,8 +9,8 @@ from tests.unit.runtime.planned_pods import GIVEN, exited, observe, sandbox, see
 from tests.unit.runtime.planned_pods import planned as plan_of
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
-from trio_kubelet.runtime.lifecycle.resize_plan import PodResize, plan_resize
-from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.lifecycle.resize_plan import ResizePlan, plan_resize
+from trio_kubelet.runtime.observed import ObservedPod, ObservedResources
 
 SMALL = {"requests": {"cpu": "100m", "memory": "32Mi"}, "limits": {"cpu": "1", "memory": "64Mi"}}
 MIB = 1 << 20
@@ -34,13 +34,13 @@ def one(given: Any = None, **policies: str) -> dict[str, Any]:
     return {"name": "c", "resources": given or SMALL, "resizePolicy": policy}
 
 
-def planned(allocated: Pod, actuated: Pod, observed: ObservedPod = RUNS) -> PodResize:
+def planned(allocated: Pod, actuated: Pod, observed: ObservedPod = RUNS) -> ResizePlan:
     plan = plan_resize(allocated, actuated, observed)
     assert plan is not None
     return plan
 
 
-def updated(plan: PodResize) -> dict[str, int | None]:
+def updated(plan: ResizePlan) -> dict[str, int | None]:
     return {each.container.name: each.lowered_memory_limit_bytes for each in plan.update}
 
 
@@ -86,8 +86,32 @@ def test_a_container_restarts_for_the_resource_whose_policy_asks_for_it(
 def test_a_container_that_does_not_run_is_made_with_what_is_allocated_when_it_is() -> None:
     larger = resources(limits={"memory": "96Mi"})
     plan = planned(a_pod(one(larger)), a_pod(one()), observe(sandbox(), exited("c", 1)))
-    assert plan == PodResize(idle=frozenset({"c"}))
+    assert plan == ResizePlan(idle=frozenset({"c"}))
     assert planned(a_pod(one(larger)), a_pod(one()), observe(sandbox())).idle == {"c"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "changed"),
+    [
+        ({"requests": {"cpu": "200m"}}, {"cpu"}),
+        ({"limits": {"memory": "96Mi"}}, {"memory"}),
+        ({"limits": {"memory": "48Mi", "cpu": "2"}}, {"memory", "cpu"}),
+    ],
+)
+def test_a_container_is_told_of_the_resources_that_change(
+    changes: dict[str, dict[str, str]], changed: set[str]
+) -> None:
+    (update,) = planned(a_pod(one(resources(**changes))), a_pod(one())).update
+    assert update.changed == changed
+
+
+def test_a_limit_that_the_runtime_has_already_is_not_lowered_again() -> None:
+    smaller = a_pod(one(resources(limits={"memory": "48Mi"})))
+    for shown_mib, lowered in ((48, None), (64, 48 * MIB)):
+        shown = ObservedResources(memory_limit_bytes=shown_mib * MIB)
+        (instance,) = RUNS.containers
+        running = evolve(RUNS, containers=(evolve(instance, resources=shown),))
+        assert updated(planned(smaller, a_pod(one()), running)) == {"c": lowered}
 
 
 def test_one_whose_resources_stay_the_same_is_left_alone() -> None:
@@ -120,7 +144,7 @@ def test_the_limit_of_the_pod_holds_for_containers_without_their_own() -> None:
 def test_nothing_is_changed_in_place_of_a_pod_that_was_stopped() -> None:
     larger = resources(limits={"memory": "96Mi"})
     plan = planned(a_pod(one(larger)), a_pod(one()))
-    assert plan.when_all_stopped == PodResize(idle=frozenset({"c"}))
+    assert plan.when_all_stopped == ResizePlan(idle=frozenset({"c"}))
 
 
 def test_a_container_that_restarts_is_stopped_and_comes_back_with_what_is_allocated() -> None:
@@ -133,7 +157,7 @@ def test_a_container_that_restarts_is_stopped_and_comes_back_with_what_is_alloca
     ended = observe(sandbox(), exited("c", 137))
     later = plan_of(pod, ended, evolve(GIVEN, resize=planned(pod, a_pod(one(**policy)), ended)))
     assert [order.container for order in later.start] == [pod.spec.containers[0]]
-    assert later.resize == PodResize(idle=frozenset({"c"}))
+    assert later.resize == ResizePlan(idle=frozenset({"c"}))
 
 
 def test_a_change_in_place_neither_stops_nor_starts_anything() -> None:
@@ -147,4 +171,4 @@ def test_a_new_sandbox_begins_with_what_is_allocated() -> None:
     pod = a_pod(one(resources(limits={"memory": "96Mi"})))
     gone = observe(sandbox(ready=False), seen("c"))
     plan = plan_of(pod, gone, evolve(GIVEN, resize=planned(pod, a_pod(one()), gone)))
-    assert plan.resize == PodResize(idle=frozenset({"c"}))
+    assert plan.resize == ResizePlan(idle=frozenset({"c"}))

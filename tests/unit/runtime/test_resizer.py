@@ -49,7 +49,7 @@ class Cgroups(NoCgroups):
     """Notes what the container has when something is done to the cgroup of its pod."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[str, int]] = []
+        self.steps: list[tuple[str, str, int]] = []
         self.memory_mib: Callable[[], int] = int
         self.decrease: MemoryLimitDecrease | None = None
         self.refusal = ""
@@ -58,15 +58,15 @@ class Cgroups(NoCgroups):
         await trio.lowlevel.checkpoint()
         return self.decrease
 
-    async def grow(self, pod: Pod) -> None:
+    async def grow(self, pod: Pod, resource: str) -> None:
         await trio.lowlevel.checkpoint()
-        self.steps.append(("grow", self.memory_mib()))
+        self.steps.append(("grow", resource, self.memory_mib()))
         if self.refusal:
             raise PreparationError("ResizeError", self.refusal)
 
-    async def finish_resize(self, pod: Pod) -> None:
+    async def finish_resize(self, pod: Pod, resource: str) -> None:
         await trio.lowlevel.checkpoint()
-        self.steps.append(("finish", self.memory_mib()))
+        self.steps.append(("finish", resource, self.memory_mib()))
 
 
 def instances(at: Node, name: str = "c") -> list[HollowContainer]:
@@ -126,7 +126,10 @@ async def test_the_pods_cgroup_grows_before_its_containers_and_shrinks_after_the
         cgroups.memory_mib = lambda: limits(at)[0]
         await resized(at, asking("128Mi"))
         await resized(at, asking("96Mi"))
-    assert cgroups.steps == [("grow", 64), ("finish", 128), ("grow", 128), ("finish", 96)]
+    for before, after in ((64, 128), (128, 96)):
+        assert cgroups.steps[:2] == [("grow", "memory", before), ("finish", "memory", after)]
+        assert cgroups.steps[2:4] == [("grow", "cpu", after), ("finish", "cpu", after)]
+        del cgroups.steps[:4]
 
 
 async def test_no_memory_limit_goes_below_what_is_used_until_less_is(
@@ -142,8 +145,8 @@ async def test_no_memory_limit_goes_below_what_is_used_until_less_is(
             f'attempting to set container "c" memory limit ({16 * MIB}) below current usage '
             f"({32 * MIB})]"
         )
-        assert cgroups.steps == []
-        assert limits(at) == (64, 100_000)
+        assert [resource for _, resource, _ in cgroups.steps] == ["cpu", "cpu"]
+        assert limits(at) == (64, 200_000)
         assert not at.pods.allocations.is_actuated(UID)
         cgroups.decrease = MemoryLimitDecrease(limit_bytes=33 * MIB, usage_bytes=20 * MIB)
         assert await resized(at, asking("33Mi", "2")) == ""
@@ -201,6 +204,22 @@ async def test_what_the_runtime_or_the_kernel_refuses_is_tried_again(
         assert (outcome.resize_error, outcome.failed) == ("not now", True)
         assert (await at.sync(larger)).resize_error == ""
         assert limits(at)[0] == 128
+
+
+async def test_cpu_is_changed_and_recorded_though_the_runtime_refuses_the_memory(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    larger = asking("128Mi", "2")
+    async with node(tmp_path) as at:
+        await admitted(at, asking())
+        at.faults.add("UpdateContainerResources", CallFault(error=RpcError(Code.UNKNOWN, "no")))
+        assert await resized(at, larger) == "no"
+        assert limits(at) == (64, 200_000)
+        (given,) = parsed((tmp_path / ACTUATED).read_text()).values()
+        assert given["ContainerResources"]["c"]["limits"] == {"cpu": "2", "memory": "64Mi"}
+        assert (await at.sync(larger)).resize_error == ""
+        assert limits(at) == (128, 200_000)
+        assert at.pods.allocations.is_actuated(UID)
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -16,6 +16,7 @@ from trio_kubelet.k8s import (
     Quantity,
     ResourceRequirements,
 )
+from trio_kubelet.resource_managers import ContainerPlacement
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.resources import (
@@ -233,3 +234,18 @@ def test_limits_of_the_pod_hold_for_containers_without_their_own() -> None:
         (25_000, GI),
         (100_000, 4 * GI),
     ]
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "gate", "quota", "period"),
+    [(True, True, 0, 0), (True, False, 100_000, 100_000), (False, True, 100_000, 100_000)],
+)
+def test_no_quota_holds_up_a_container_on_cpus_of_its_own(
+    exclusive: bool, gate: bool, quota: int, period: int
+) -> None:
+    node = gated(V1, DisableCPUQuotaWithExclusiveCPUs=gate)
+    given = ContainerPlacement(cpuset_cpus="2-3", has_exclusive_cpus=exclusive)
+    made = container_resources(pod(GUARANTEED), GUARANTEED, node, given)
+    assert (made.cpu_quota, made.cpu_period) == (quota, period)
+    assert made.cpuset_cpus == "2-3"
+    assert made.cpu_shares == 1024

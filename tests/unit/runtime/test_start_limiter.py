@@ -47,7 +47,7 @@ async def test_no_more_than_the_slots_are_held_at_once(
     assert most == 3
 
 
-async def test_the_nearly_done_go_first_then_by_priority_then_those_that_waited_longest(
+async def test_the_more_important_go_first_then_the_nearly_done_then_those_that_waited_longest(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     slots, order = StartLimiter(1), []
@@ -73,12 +73,12 @@ async def test_the_nearly_done_go_first_then_by_priority_then_those_that_waited_
             nursery.start_soon(work, name, stage, pod)
             await trio.testing.wait_all_tasks_blocked()
     assert order == [
-        "static container",
-        "container",
         "node-critical",
         "static cluster-critical",
         "cluster-critical",
+        "static container",
         "static sandbox",
+        "container",
         "sandbox 1",
         "sandbox 2",
         "humble sandbox",
@@ -145,6 +145,24 @@ async def test_namespaces_take_turns_however_many_one_of_them_starts() -> None:
             nursery.start_soon(work, namespace)
             await trio.testing.wait_all_tasks_blocked()
     assert order[:4] == ["many", "one", "other", "many"]
+
+
+async def test_containers_of_one_namespace_stand_before_no_sandbox_of_another() -> None:
+    slots, order = StartLimiter(1), []
+
+    async def work(stage: StartStage, namespace: str) -> None:
+        async with slots.slot(stage, a_pod(namespace)):
+            order.append((stage.name, namespace))
+
+    async with trio.open_nursery() as nursery, slots.slot(SANDBOX, a_pod("many")):
+        nursery.start_soon(work, SANDBOX, "many")
+        for _ in range(20):
+            nursery.start_soon(work, StartStage.CONTAINER, "many")
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(work, SANDBOX, "one")
+        await trio.testing.wait_all_tasks_blocked()
+    assert order[:3] == [("CONTAINER", "many"), ("SANDBOX", "one"), ("CONTAINER", "many")]
+    assert order[-1] == ("SANDBOX", "many")
 
 
 async def test_what_hangs_keeps_its_slot_for_a_while_and_goes_on_without(

@@ -158,7 +158,7 @@ async def test_the_configuration_is_shown_without_secrets() -> None:
         static_pod_url="https://me:secret@host/pods?x=1",
         static_pod_url_header={"Authorization": ("secret",)},
     )
-    answer = content(await get(configz_routes(configuration), "/configz"))
+    answer = content(await get(configz_routes(lambda: configuration), "/configz"))
     shown = orjson.loads(answer)["kubeletconfig"]
     assert shown["maxPods"] == 7
     assert shown["authentication"]["webhook"] == {"enabled": True, "cacheTTL": "2m0s"}

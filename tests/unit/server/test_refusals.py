@@ -5,7 +5,8 @@ import structlog
 
 from tests.unit.server.serving import connect, echo, everything, head, last, serving
 from trio_kubelet.server import ANY, Limits, Request, RequestError, Response, Route, route_requests
-from trio_kubelet.server.request_head import check_head, path_and_query
+from trio_kubelet.server.exchange import PIECES_IN_A_TURN
+from trio_kubelet.server.request_head import check_head, check_lines, path_and_query
 from trio_kubelet.server.router import ADMIN
 
 CHUNKED = head(method="POST") + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -159,8 +160,28 @@ def test_a_target_is_a_path_and_a_query(
 
 def test_a_head_of_exactly_the_size_that_is_allowed_is_taken() -> None:
     head_bytes = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-    check_head(head_bytes, Limits(head_bytes=len(head_bytes), headers=1))
-    for limits in (Limits(head_bytes=len(head_bytes) - 1), Limits(headers=0)):
-        with pytest.raises(RequestError) as caught:
-            check_head(head_bytes, limits)
-        assert caught.value.status == 431
+    check_head(head_bytes, Limits(head_bytes=len(head_bytes)))
+    with pytest.raises(RequestError) as caught:
+        check_head(head_bytes, Limits(head_bytes=len(head_bytes) - 1))
+    assert caught.value.status == 431
+
+
+@pytest.mark.parametrize("rest", [b"", b"\r\n", b"\r\nbody\nof\nlines\n"])
+def test_the_lines_of_a_head_are_counted_as_they_come(rest: bytes) -> None:
+    received = b"POST / HTTP/1.1\r\nHost: x\r\n" + rest
+    check_lines(received, Limits(headers=2 if not rest else 1))
+    with pytest.raises(RequestError) as caught:
+        check_lines(received, Limits(headers=1 if not rest else 0))
+    assert caught.value.status == 431
+
+
+async def test_a_body_in_more_pieces_than_are_dropped_in_a_turn_is_the_last_of_its_connection() -> (
+    None
+):
+    chunks = b"1\r\nx\r\n"
+    async with serving() as port:
+        few = CHUNKED + chunks * (PIECES_IN_A_TURN - 2) + b"0\r\n\r\n"
+        many = CHUNKED + chunks * PIECES_IN_A_TURN + b"0\r\n\r\n"
+        said = await everything(await connect(port, few + many + few))
+    assert said.count(b"HTTP/1.1 200") == 2
+    assert said.count(b"Connection: close") == 1

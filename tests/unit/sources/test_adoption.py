@@ -12,7 +12,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
-from trio_kubelet.sources.manifests import adoptable_uid
+from trio_kubelet.sources.manifests import adopt_running
 
 CONTAINER = Container(name="c", image="busybox")
 POD = Pod(metadata=ObjectMeta(name="web", namespace="ns"), spec=PodSpec(containers=(CONTAINER,)))
@@ -61,4 +61,4 @@ RUNNING = ObservedPod(
 def test_a_static_pod_is_the_running_one_of_its_name_source_and_containers(
     running: ObservedPod, uid: str | None
 ) -> None:
-    assert adoptable_uid(lambda: (running,), POD, Source.FILE) == uid
+    assert adopt_running((running,))(POD, Source.FILE) == uid

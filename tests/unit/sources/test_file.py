@@ -5,22 +5,33 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
+from attrs import evolve
 from structlog.testing import capture_logs
 
-from tests.unit.sources.manifest_texts import NODE, manifest
+from tests.turns import making_test_data
+from tests.unit.sources.manifest_texts import NODE, manifest, reader
 from trio_kubelet.k8s import Pod
 from trio_kubelet.kernel.inotify import Inotify
-from trio_kubelet.sources import ManifestContext, Source, watch_manifest_files
+from trio_kubelet.sources import (
+    ManifestContext,
+    PodOperation,
+    PodUpdates,
+    Source,
+    SourceMerge,
+    watch_manifest_files,
+)
 from trio_kubelet.sources.manifest_watch import look
-from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES
+from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest
 from trio_kubelet.tasks.clock import SystemClock
-from trio_kubelet.telemetry import Journal
+from trio_kubelet.telemetry import EventRecorder, Journal
 
 DEADLINE_SECONDS = 60
+PODS = 6000
 
 
 def no_queue_left(*_: object) -> None:
@@ -45,14 +56,17 @@ class Node:
             yield
             nursery.cancel_scope.cancel()
 
+    def context(self) -> ManifestContext:
+        return ManifestContext(
+            node_name=NODE,
+            kept_folder=self.kept,
+            adopt=lambda: self._adopt,
+            journal=self.journal,
+        )
+
     async def _watch(self, check_seconds: float) -> None:
         await watch_manifest_files(
-            self.folder,
-            self.sets.send,
-            ManifestContext(
-                node_name=NODE, kept_folder=self.kept, adopt=self._adopt, journal=self.journal
-            ),
-            check_seconds=check_seconds,
+            self.folder, self.sets.send, self.context(), check_seconds=check_seconds
         )
 
     def _adopt(self, pod: Pod, source: Source) -> str | None:
@@ -402,3 +416,27 @@ def manifest_json(name: str, *, image: str) -> str:
     spec = {"containers": [{"name": "c", "image": image}]}
     metadata = {"name": name}
     return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+
+async def test_thousands_of_pods_are_taken_in_many_turns(node: Node) -> None:
+    """No turn is longer than `tests.turns` allows; to take them all at once takes twice as long."""
+    updates = PodUpdates(SourceMerge(SystemClock(), EventRecorder(node.journal, NODE)))
+    pods = node.context().pods(Source.FILE, partial(updates.take, Source.FILE))
+    with making_test_data():
+        one = reader().read("web", manifest("web").encode()).pods[0]
+        many = tuple(
+            evolve(
+                one,
+                manifest_uid=f"uid-{number}",
+                pod=evolve(one.pod, metadata=evolve(one.pod.metadata, name=f"web-{number}")),
+            )
+            for number in range(PODS)
+        )
+    found = Manifest(origin="many", digest="1", pods=many)
+    for _ in range(2):  # The second time they are compared with those before.
+        with trio.fail_after(DEADLINE_SECONDS):
+            await pods.take([found])
+    update = updates.channel.receive_nowait()
+    assert (update.op, len(update.pods)) == (PodOperation.ADD, PODS)
+    with pytest.raises(trio.WouldBlock):
+        updates.channel.receive_nowait()

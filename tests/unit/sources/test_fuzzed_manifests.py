@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.sources.manifest_texts import NODE, manifest, reader
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sources import ManifestContext, watch_manifest_files
-from trio_kubelet.sources.manifests import Manifest, ResolvedManifests
+from trio_kubelet.sources.manifests import Manifest, ResolvedManifests, adopt_running
 from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 
@@ -170,7 +170,7 @@ async def test_two_hundred_bad_manifests_are_each_told_with_file_and_field(tmp_p
                 ManifestContext(
                     node_name=NODE,
                     kept_folder=tmp_path / "static-pods",
-                    adopt=lambda pod, source: None,
+                    adopt=lambda: adopt_running(()),
                     journal=journal,
                 ),
             )

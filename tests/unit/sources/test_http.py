@@ -10,7 +10,12 @@ from tests.unit.sources.manifest_texts import NODE, manifest
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sources import ManifestContext, watch_manifest_url
 from trio_kubelet.sources.manifest_source import StaticPodSet
-from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
+from trio_kubelet.sources.manifests import (
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    ManifestReader,
+    adopt_running,
+)
 from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 
@@ -49,7 +54,7 @@ class Server:
             ManifestContext(
                 node_name=NODE,
                 kept_folder=self.root / "static-pods",
-                adopt=lambda pod, source: None,
+                adopt=lambda: adopt_running(()),
                 journal=self.journal,
             ),
             headers={"X-Token": ("one", "two")},

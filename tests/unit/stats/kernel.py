@@ -13,7 +13,7 @@ MI = 1 << 20
 
 PROC = {
     "meminfo": "MemTotal: 8000000 kB\nMemFree: 4000000 kB\nInactive(file): 100 kB\n"
-    "SwapTotal: 0 kB\nSwapFree: 0 kB\n",
+    "MemAvailable: 6000000 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
     "stat": "cpu  100 0 50 1000 0 0 0 0 0 0\nbtime 1700000000\n",
     "loadavg": "0.1 0.1 0.1 1/300 99\n",
     "vmstat": "pgfault 5\npgmajfault 1\n",

@@ -4,14 +4,18 @@ import math
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
+from tests.file_work import in_place
 from tests.trio_clock import TrioClock
 from trio_kubelet.stats import disk_usage
 from trio_kubelet.stats.disk_usage import (
+    REST_FACTOR,
     DiskUsages,
     FolderWalk,
     PodDisk,
@@ -165,6 +169,50 @@ async def test_who_has_to_decide_waits_for_what_was_never_counted(
         may_count.set()
         assert list(await usages.get([paths], math.inf)) == ["uid"]
         nursery.cancel_scope.cancel()
+
+
+async def test_who_has_to_decide_has_files_that_were_counted_since(
+    paths: PodPaths, autojump_clock: MockClock
+) -> None:
+    tasks = BackgroundTasks()
+    usages = DiskUsages(tasks, TrioClock(), 60)
+    more = paths.volumes / "kubernetes.io~empty-dir/data/more"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.run)
+        before = used(await usages.get([paths]))
+        await trio.sleep(1)
+        more.write_bytes(b"x" * (1 << 20))
+        assert used(await usages.get([paths])) == before, "a summary may be a minute old"
+        since = trio.current_time()
+        assert used(await usages.get([paths], 15, since)) >= before + (1 << 20)
+        more.unlink()
+        assert used(await usages.get([paths], 15, since)) > before, "this was counted since"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_decision_does_not_wait_for_a_pod_whose_files_take_long_and_rests(
+    paths: PodPaths, autojump_clock: MockClock
+) -> None:
+    tasks = BackgroundTasks()
+    usages = DiskUsages(tasks, TrioClock(), 60)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.run)
+        with in_place(lambda: 5.0):
+            known = (await usages.get([paths], math.inf))["uid"]
+            began = trio.current_time()
+            assert (await usages.get([paths], 15, began))["uid"] is known
+            assert trio.current_time() == began
+            await trio.sleep(REST_FACTOR * 5)
+            found = await usages.get([paths], 15, trio.current_time())
+            assert found["uid"] is not known
+        nursery.cancel_scope.cancel()
+
+
+def used(found: Mapping[str, PodDisk]) -> int:
+    """The bytes that the pod's volume takes."""
+    [volume] = found["uid"].volumes
+    assert volume.filesystem.used is not None
+    return volume.filesystem.used
 
 
 def test_what_containers_write_into_the_files_of_the_agent_counts(tmp_path: Path) -> None:

@@ -1,152 +1,26 @@
 """What readers get, on a cgroup tree of files and on a runtime without a kernel."""
 
 import json
-import os
 import shutil
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
-from attrs import define, evolve, field
+from attrs import evolve
 from trio.testing import MockClock
 
-from tests.trio_clock import TrioClock
-from tests.unit.stats.kernel import CONTAINER, POD_CGROUP, SANDBOX, UID, machine, write_cgroup
-from trio_kubelet.resources import CgroupTree
-from trio_kubelet.rpc import Code, InProcess, RpcError
-from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.observed import (
-    ObservedContainer,
-    ObservedPod,
-    ObservedSandbox,
-    ObservedState,
-)
+from tests.unit.stats.kernel import CONTAINER, MI, POD_CGROUP, UID, write_cgroup
+from tests.unit.stats.reading import Node, reading
+from trio_kubelet.csi import MeasuredVolume, VolumeOfPod
+from trio_kubelet.csi.driver import VolumeUsage
 from trio_kubelet.server import Request, route_requests
 from trio_kubelet.stats import (
-    CgroupReader,
-    PodPaths,
-    StatsProvider,
-    StatsSources,
     summary,
 )
 from trio_kubelet.stats.summary import stats_routes
 from trio_kubelet.stats.values import Stats, SwapUsage
-
-MI = 1 << 20
-
-
-@define
-class Runtime:
-    """A runtime that only has statistics, and counts who asks."""
-
-    asked: int = 0
-    is_down: bool = False
-    layers: Mapping[str, int] = field(factory=lambda: {CONTAINER: 7 * MI})
-
-    async def list_container_stats(
-        self, _request: cri.ListContainerStatsRequest
-    ) -> cri.ListContainerStatsResponse:
-        self.asked += 1
-        for _ in range(5):
-            await trio.lowlevel.checkpoint()  # The other call of the round is answered first.
-        if self.is_down:
-            raise RpcError(Code.UNAVAILABLE, "away")
-        now = TrioClock().now_ns()
-        return cri.ListContainerStatsResponse(
-            stats=[
-                cri.ContainerStats(
-                    attributes=cri.ContainerAttributes(id=container_id),
-                    cpu=cri.CpuUsage(
-                        timestamp=now, usage_core_nano_seconds=cri.UInt64Value(value=5)
-                    ),
-                    memory=cri.MemoryUsage(
-                        timestamp=now, working_set_bytes=cri.UInt64Value(value=3 * MI)
-                    ),
-                    writable_layer=cri.FilesystemUsage(
-                        timestamp=now, used_bytes=cri.UInt64Value(value=used)
-                    ),
-                )
-                for container_id, used in self.layers.items()
-            ]
-        )
-
-    async def image_fs_info(self, _request: cri.ImageFsInfoRequest) -> cri.ImageFsInfoResponse:
-        used = cri.FilesystemUsage(used_bytes=cri.UInt64Value(value=9 * MI))
-        return cri.ImageFsInfoResponse(image_filesystems=[used])
-
-
-@define
-class Node:
-    """A provider, and what it reads."""
-
-    provider: StatsProvider
-    runtime: Runtime
-    cgroups: Path
-    reads: list[str]
-
-
-def observed() -> ObservedPod:
-    sandbox = ObservedSandbox(
-        id=SANDBOX, name="web", namespace="default", uid=UID, attempt=0, ready=True, created_at=5
-    )
-    container = ObservedContainer(
-        id=CONTAINER,
-        name="main",
-        sandbox_id=SANDBOX,
-        state=ObservedState.RUNNING,
-        started_at=6,
-        image="busybox",
-    )
-    return ObservedPod(
-        uid=UID,
-        name="web",
-        namespace="default",
-        observed_at=0,
-        sandboxes=(sandbox,),
-        containers=(container,),
-    )
-
-
-@asynccontextmanager
-async def reading(root: Path, *, with_cgroups: bool = True) -> AsyncIterator[Node]:
-    cgroups = machine(root)
-    tree = CgroupTree(
-        version=2, hierarchies=dict.fromkeys(("cpu", "memory", "io", "pids"), cgroups)
-    )
-    runtime = Runtime()
-    reads: list[str] = []
-
-    def processes() -> Mapping[str, int]:
-        reads.append("read")
-        return {}
-
-    provider = StatsProvider(
-        StatsSources(
-            client=RuntimeClient(InProcess(runtime)),
-            clock=TrioClock(),
-            reader=CgroupReader(tree=tree if with_cgroups else None, host=str(root / "host")),
-            pods=lambda: [observed()],
-            paths=lambda pod: PodPaths(
-                uid=pod.uid,
-                namespace=pod.namespace,
-                volumes=root / "pods" / pod.uid / "volumes",
-                logs=root / "logs",
-            ),
-            processes=processes,
-            root_folder=root,
-            images_on_disk=False,
-            volume_seconds=60,
-        )
-    )
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(provider.run)
-        yield Node(provider=provider, runtime=runtime, cgroups=cgroups, reads=reads)
-        nursery.cancel_scope.cancel()
 
 
 async def test_usage_comes_from_cgroups_and_asks_the_runtime_nothing(tmp_path: Path) -> None:
@@ -223,6 +97,36 @@ async def use_more_cpu(node: Node) -> None:
     await trio.sleep(0.5)
     path = f"{POD_CGROUP}/cri-containerd-{CONTAINER}.scope"
     write_cgroup(node.cgroups, path, cpu_seconds=3, memory=30 * MI)
+
+
+async def test_the_summary_has_the_volumes_that_drivers_tell_of_with_their_claims(
+    tmp_path: Path,
+) -> None:
+    volume = VolumeOfPod(
+        driver="d",
+        volume_id="h",
+        path="/v",
+        pod_uid=UID,
+        namespace="default",
+        name="v",
+        claim="data",
+    )
+    usage = VolumeUsage(capacity=100, available=60, used=40)
+    other = evolve(volume, pod_uid="other")
+    measured = [MeasuredVolume(volume=each, usage=usage, time_ns=5) for each in (volume, other)]
+    async with reading(tmp_path, of_drivers=measured) as node:
+        told = summary(await node.provider.full(), "here")["pods"][0]
+    assert told["volume"] == [
+        {
+            "time": "1970-01-01T00:00:00Z",
+            "capacityBytes": 100,
+            "availableBytes": 60,
+            "usedBytes": 40,
+            "name": "v",
+            "pvcRef": {"name": "data", "namespace": "default"},
+        }
+    ]
+    assert told["ephemeral-storage"]["usedBytes"] < 9 * MI
 
 
 async def test_disks_are_part_of_all_that_is_known(tmp_path: Path) -> None:
@@ -307,41 +211,3 @@ async def test_the_root_of_statistics_is_a_folder_with_nothing_at_it(
         refused = await handle(Request(method="PUT", path="/stats/summary"))
         assert refused is not None
         assert refused.status == 405
-
-
-async def test_the_node_alone_is_read_without_its_pods(tmp_path: Path) -> None:
-    async with reading(tmp_path) as node:
-        write_cgroup(node.cgroups, "/kubepods.slice", cpu_seconds=5, memory=40 * MI)
-        (node.cgroups / "kubepods.slice/memory.max").write_text(f"{100 * MI}\n")
-        (node.cgroups / "kubepods.slice/kubepods-besteffort.slice/memory.current").unlink()
-        found = await node.provider.node_since(trio.current_time())
-        assert found.pods is not None
-        assert found.pods.memory is not None
-        assert (found.pods.memory.working_set, found.pods.memory.limit) == (39 * MI, 100 * MI)
-        assert found.node.memory_bytes == 8_000_000 << 10
-        assert found.node.root is not None
-        assert found.node.root.device == os.stat(tmp_path).st_dev  # noqa: PTH116
-        assert node.reads == []
-        assert node.runtime.asked == 0
-
-
-async def test_who_needs_newer_figures_gets_them(tmp_path: Path) -> None:
-    async with reading(tmp_path) as node:
-        before = await node.provider.usage()
-        write_cgroup(node.cgroups, POD_CGROUP, cpu_seconds=3, memory=51 * MI)
-        assert await node.provider.usage() == before
-        [pod] = (await node.provider.usage_since(trio.current_time(), disks=False)).pods
-        assert pod.usage.memory is not None
-        assert pod.usage.memory.working_set == 50 * MI
-        assert node.runtime.asked == 0
-
-
-async def test_disks_are_asked_for_only_by_who_needs_them(tmp_path: Path) -> None:
-    async with reading(tmp_path) as node:
-        [pod] = (await node.provider.usage_since(trio.current_time(), disks=True)).pods
-        assert node.runtime.asked == 1
-        assert pod.ephemeral_storage is not None
-        [again] = (await node.provider.usage_since(trio.current_time(), disks=True)).pods
-        assert node.runtime.asked == 2
-        assert again.containers[0].root is not None
-        assert again.containers[0].root.used == 7 * MI

@@ -12,10 +12,11 @@ from trio_kubelet.k8s import (
     PodReadinessGate,
     PodSpec,
     PodStatus,
+    ResourceStatus,
     Time,
 )
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.lifecycle.resizes import ResizeStatus
+from trio_kubelet.runtime.lifecycle.resize_progress import ResizeStatus
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,
@@ -144,6 +145,7 @@ def status_of(
     probed: Mapping[str, ProbeVerdict] | None = None,
     node: NodeIdentity = NODE,
     resize: ResizeStatus | None = None,
+    devices: Mapping[str, tuple[ResourceStatus, ...]] | None = None,
 ) -> PodStatus:
     return pod_status(
         pod,
@@ -158,5 +160,6 @@ def status_of(
             stopped=stopped,
             probed=probed or {},
             resize=resize or ResizeStatus(),
+            devices=devices or {},
         ),
     )

@@ -234,6 +234,13 @@ def test_a_pod_is_ready_when_its_gates_are_open() -> None:
     assert words(gated(*open_gates), "Ready") == ("True", "", "")
 
 
+def test_a_hundred_closed_gates_are_named_and_the_others_counted() -> None:
+    pod = a_pod(gates=tuple(f"gate/{number}" for number in range(30_000)))
+    said = words(status_of(pod, seen(instance("c", RUNNING))), "Ready")[2]
+    assert '"gate/99" does not exist., and 29900 more' in said
+    assert '"gate/100"' not in said
+
+
 def test_unready_containers_are_told_before_gates() -> None:
     pod = a_pod(gates=("lb/attached",))
     assert words(status_of(pod, seen()), "Ready")[1] == "ContainersNotReady"

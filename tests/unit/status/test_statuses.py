@@ -20,7 +20,7 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
-from trio_kubelet.runtime.lifecycle.resizes import Resizes
+from trio_kubelet.runtime.lifecycle.resize_progress import ResizeProgress
 from trio_kubelet.runtime.observed import ObservedPod, ObservedResources
 from trio_kubelet.status import NodeIdentity, Statuses, StatusReporter
 from trio_kubelet.tasks.clock import Clock
@@ -47,7 +47,7 @@ def a_reporter(clock: Clock | None = None, **parts: Any) -> StatusReporter:
             "clock": clock or SetClock(),
             "node": NodeIdentity(host_ips=("10.0.0.1",)),
             "allocations": store,
-            "resizes": Resizes(store, Journal(clock or SetClock())),
+            "resizes": ResizeProgress(store, Journal(clock or SetClock())),
             **parts,
         }
     )

@@ -19,7 +19,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
-from trio_kubelet.server import RequestError, route_requests
+from trio_kubelet.server import Handler, RequestError, route_requests
 from trio_kubelet.server.messages import Headers, Values
 from trio_kubelet.streaming import PodStreams, stream_routes
 from trio_kubelet.streaming.pod_streams import Streams, wanted_ports, wanted_streams
@@ -111,21 +111,26 @@ def observed(uid: str) -> ObservedPod:
     )
 
 
-@asynccontextmanager
-async def node(runtime: Runtime, idle_seconds: float = 3600) -> AsyncIterator[int]:
-    """The port of a node with that runtime."""
+def streaming(runtime: Runtime, idle_seconds: float = 3600) -> Handler:
+    """The endpoints for streams of a node with that runtime."""
     streams = PodStreams(
         find_pod=lambda namespace, name: POD if (namespace, name) == ("ns", "p") else None,
         observed=observed,
         runtime=runtime,
-        idle_seconds=idle_seconds,
+        idle_seconds=lambda: idle_seconds,
     )
+    return route_requests(stream_routes(streams))
+
+
+@asynccontextmanager
+async def node(runtime: Runtime, idle_seconds: float = 3600) -> AsyncIterator[int]:
+    """The port of a node with that runtime."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     runtime.url = runtime.url or f"http://127.0.0.1:{port}/exec/token?x=1"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, runtime.serve, listeners)
-        async with serving(route_requests(stream_routes(streams))) as node_port:
+        async with serving(streaming(runtime, idle_seconds)) as node_port:
             yield node_port
         nursery.cancel_scope.cancel()
 

@@ -12,14 +12,16 @@ from attrs import frozen
 from state_machines.pod import StopEvidence
 from state_machines.pod_ending import Ending
 from tests.trio_clock import TrioClock
+from tests.unit.resource_managers.machines import no_managers
 from tests.unit.sync.fake_syncer import FakeSyncer, stopped
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.probes import ProbeChange
+from trio_kubelet.resource_managers import ResourceManagers
 from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
-from trio_kubelet.runtime.lifecycle.resizes import Resizes
+from trio_kubelet.runtime.lifecycle.resize_progress import ResizeProgress
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.status import Statuses
 from trio_kubelet.sync.admission import Admission, AdmissionResult, Rejection
@@ -29,16 +31,24 @@ from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.pod_task import SyncResult
 from trio_kubelet.sync.pod_tasks import PodTasks
-from trio_kubelet.sync.resizing import Resizing
+from trio_kubelet.sync.resize_decisions import ResizeDecisions
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.sync.undecided import UndecidedPods
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 UP = RuntimeState(up=True, network_ready=True)
 
+RESYNC_SECONDS = 86_400
+"""Longer than any test lasts, stops of an hour included."""
 
-def remembering(log: list[str], name: str, stop_seconds: float) -> FakeSyncer:
-    """A syncer that does nothing, and writes down what it was asked."""
+
+def remembering(
+    log: list[str], name: str, stop_seconds: float, release: Callable[[], None] = lambda: None
+) -> FakeSyncer:
+    """A syncer that does nothing, and writes down what it was asked.
+
+    `release` is called when nothing runs any more.
+    """
 
     async def sync(pod: Pod) -> SyncResult:
         log.append(f"sync {name} {pod.spec.containers[0].image}")
@@ -47,6 +57,7 @@ def remembering(log: list[str], name: str, stop_seconds: float) -> FakeSyncer:
     async def stop(ending: Ending) -> StopEvidence:
         log.append(f"stop {name} {ending.cause}")
         await trio.sleep(stop_seconds)
+        release()
         return await stopped(ending)
 
     async def note(step: str) -> None:
@@ -64,7 +75,7 @@ def remembering(log: list[str], name: str, stop_seconds: float) -> FakeSyncer:
 @frozen(kw_only=True)
 class Loop:
     loop: SyncLoop
-    resizing: Resizing
+    resizing: ResizeDecisions
     store: PodStore
     tasks: PodTasks
     activity: Activity
@@ -73,6 +84,7 @@ class Loop:
     config: trio.MemorySendChannel[PodUpdate]
     pleg: trio.MemorySendChannel[PodChange]
     probes: trio.MemorySendChannel[ProbeChange]
+    recorder: EventRecorder
     journal: Journal
     log: list[str]
 
@@ -97,10 +109,12 @@ async def running(
     sources: Iterable[Source] = (),
     clean_up: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     allocations: Allocations | None = None,
+    managers: ResourceManagers | None = None,
 ) -> AsyncIterator[Loop]:
     log: list[str] = []
     journal = Journal(TrioClock())
     recorder = EventRecorder(journal, "node")
+    given = managers or no_managers()
     store, runtime_health, monitor = PodStore(), RuntimeHealth(), LoopMonitor()
     activity = Activity()
     config_in, config_out = trio.open_memory_channel[PodUpdate](10)
@@ -118,7 +132,8 @@ async def running(
 
     def open_syncer(pod: Pod) -> FakeSyncer:
         name = pod.metadata.name
-        return remembering(log, name, (stop_seconds or {}).get(name, 1))
+        release = partial(given.release, pod.metadata.uid)
+        return remembering(log, name, (stop_seconds or {}).get(name, 1), release)
 
     async with trio.open_nursery() as nursery:
         tasks = PodTasks(
@@ -126,16 +141,16 @@ async def running(
             open_syncer=open_syncer,
             journal=journal,
             recorder=recorder,
-            resync_seconds=3600,
+            resync_seconds=RESYNC_SECONDS,
             cleaning=CleaningTurns(activity.wait_idle),
         )
         known = allocations or Allocations(Path("/nowhere"), trio.CapacityLimiter(1))
-        resizing = Resizing(
-            resizes=Resizes(known, journal),
+        resizing = ResizeDecisions(
+            resizes=ResizeProgress(known, journal),
             allocations=known,
             statuses=Statuses(),
             store=store,
-            decide=ResizeAdmission(
+            admission=ResizeAdmission(
                 allocatable=admission.allocatable if admission is not None else dict,
                 may_swap=lambda _pod, _container: False,
             ),
@@ -147,6 +162,7 @@ async def running(
             admit=admit,
             fits=admission.fits if admission is not None else lambda _pod, _others: True,
             allocations=known,
+            managers=given,
             resizing=resizing,
             runtime_health=runtime_health,
             monitor=monitor,
@@ -173,6 +189,7 @@ async def running(
             config=config_in,
             pleg=pleg_in,
             probes=probes_in,
+            recorder=recorder,
             journal=journal,
             log=log,
         )

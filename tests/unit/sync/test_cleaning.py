@@ -21,7 +21,7 @@ async def test_no_more_than_a_few_pods_are_cleaned_at_once(autojump_clock: MockC
 
     async def clean() -> None:
         nonlocal now, most
-        async with turns.turn(NAMESPACE, NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY(), trio.current_time()):
             now += 1
             most = max(most, now)
             await trio.sleep(1)
@@ -39,7 +39,7 @@ async def test_pods_of_one_namespace_leave_turns_to_those_of_others(
     turns = CleaningTurns(Activity().wait_idle)
 
     async def clean_for_long() -> None:
-        async with turns.turn("hostile", NO_HURRY()):
+        async with turns.turn("hostile", NO_HURRY(), trio.current_time()):
             await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
@@ -47,7 +47,7 @@ async def test_pods_of_one_namespace_leave_turns_to_those_of_others(
             nursery.start_soon(clean_for_long)
         await trio.testing.wait_all_tasks_blocked()
         with trio.fail_after(LONGEST_SECONDS):
-            async with turns.turn(NAMESPACE, NO_HURRY()):
+            async with turns.turn(NAMESPACE, NO_HURRY(), trio.current_time()):
                 pass
         nursery.cancel_scope.cancel()
 
@@ -56,7 +56,7 @@ async def test_who_was_released_first_is_cleaned_first(autojump_clock: MockClock
     turns, order = CleaningTurns(Activity().wait_idle, pods_at_once=1), list[int]()
 
     async def clean(number: int) -> None:
-        async with turns.turn(NAMESPACE, NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY(), trio.current_time()):
             order.append(number)
             await trio.sleep(1)
 
@@ -74,7 +74,7 @@ async def test_no_turn_begins_while_something_is_started_or_stopped(
     turns, times = CleaningTurns(activity.wait_idle, pods_at_once=1), list[float]()
 
     async def clean() -> None:
-        async with turns.turn(NAMESPACE, NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY(), trio.current_time()):
             times.append(trio.current_time() - began)
             await trio.sleep(1)
 
@@ -96,7 +96,7 @@ async def test_on_a_node_that_is_never_quiet_every_turn_comes_all_the_same(
     turns = CleaningTurns(activity.wait_idle, pods_at_once=1)
 
     async def clean() -> None:
-        async with turns.turn(NAMESPACE, NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY(), trio.current_time()):
             await trio.sleep(1)
 
     async def be_busy() -> None:
@@ -118,11 +118,11 @@ async def test_who_is_in_a_hurry_goes_at_once_whatever_happens(autojump_clock: M
     turns, hurry = CleaningTurns(activity.wait_idle, pods_at_once=1), trio.Event()
 
     async def wait_for_a_lull() -> None:
-        async with turns.turn(NAMESPACE, NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY(), trio.current_time()):
             pass
 
     async def clean() -> None:
-        async with turns.turn(NAMESPACE, hurry):
+        async with turns.turn(NAMESPACE, hurry, trio.current_time()):
             assert trio.current_time() - began == 2
 
     with activity.busy():
@@ -138,8 +138,8 @@ async def test_who_gives_up_waiting_holds_no_turn(autojump_clock: MockClock) -> 
     activity = Activity()
     turns = CleaningTurns(activity.wait_idle, pods_at_once=1)
     with activity.busy(), trio.move_on_after(1):
-        async with turns.turn(NAMESPACE, NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY(), trio.current_time()):
             raise AssertionError("it was not quiet")
     with trio.fail_after(QUIET_SECONDS + 1):
-        async with turns.turn(NAMESPACE, NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY(), trio.current_time()):
             pass

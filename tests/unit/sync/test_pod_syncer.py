@@ -12,6 +12,10 @@ from trio.testing import MockClock
 from state_machines.pod import PodEvent, StopEvidence
 from state_machines.pod_ending import Ending
 from tests.trio_clock import TrioClock
+from tests.unit.devices.nodes import no_devices
+from tests.unit.resource_managers.machines import machine, managers_of, no_managers
+from tests.unit.resource_managers.pods import a_pod
+from trio_kubelet.config.cpu_policy import CpuPolicyOptions
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.k8s import (
     Container,
@@ -24,6 +28,8 @@ from trio_kubelet.k8s import (
     ResourceRequirements,
     Time,
 )
+from trio_kubelet.resource_managers import ResourceManagers
+from trio_kubelet.resource_managers.cpu_draft import static_cpu_policy
 from trio_kubelet.resources.pod_cgroups import PodCgroups
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.cache import RuntimeCache
@@ -34,11 +40,11 @@ from trio_kubelet.runtime.lifecycle.allocations import ALLOCATED, Allocations
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers
-from trio_kubelet.runtime.lifecycle.resizes import Resizes
+from trio_kubelet.runtime.lifecycle.resize_progress import ResizeProgress
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure, StatusReporter
 from trio_kubelet.sync.pod_syncer import STOP_IS_LONG_SECONDS, SyncDependencies
-from trio_kubelet.sync.pod_task import UnfinishedError
+from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
 from trio_kubelet.tasks.future import Future
 from trio_kubelet.telemetry import EventRecorder, Journal
 from trio_kubelet.volumes import PodStorage
@@ -58,6 +64,7 @@ class FailingOnce:
         self.acted_at = 0.0
         self.stop_seconds = 0.0
         self.stop_failure: RpcError | None = None
+        self.call_lasts_seconds = 0.0
 
     def open(self, pod: Pod) -> "FailingOnce":
         return self
@@ -81,7 +88,7 @@ class FailingOnce:
         if self.stop_failure is not None:
             raise self.stop_failure
         now = trio.current_time()
-        return StopEvidence(listed_at=now, last_call_ended_at=now)
+        return StopEvidence(listed_at=now, last_call_ended_at=now + self.call_lasts_seconds)
 
 
 class Waiting(FailingOnce):
@@ -179,6 +186,7 @@ def make_parts(
     others: Others,
     journal: Journal | None = None,
     runtime_health: RuntimeHealth | None = None,
+    managers: ResourceManagers | None = None,
 ) -> SyncDependencies:
     cache, clock, known_health = RuntimeCache(), TrioClock(), runtime_health or a_runtime_health()
     journal, allocations = journal or Journal(clock), Allocations(Path(), trio.CapacityLimiter(1))
@@ -190,7 +198,9 @@ def make_parts(
         storage=cast("PodStorage", others),
         cgroups=cast("PodCgroups", others),
         allocations=allocations,
-        resizes=Resizes(allocations, journal),
+        managers=managers or no_managers(),
+        devices=no_devices(),
+        resizes=ResizeProgress(allocations, journal),
         runtime_state=lambda: known_health.state,
         busy=Activity().busy,
         recorder=EventRecorder(journal, "node"),
@@ -236,6 +246,17 @@ async def test_volumes_that_do_not_come_are_told_and_tried_again(
     told = [(entry.event, entry.cause) for entry in journal.entries("shop/web")]
     assert ("FailedMount", "no such thing") in told
     assert "containers" not in runtime.steps
+
+
+async def test_volumes_that_wait_for_their_next_try_are_told_no_more_and_looked_at_then(
+    autojump_clock: MockClock,
+) -> None:
+    runtime, others = Waiting(), Others()
+    others.refusal = PreparationError("FailedMount", "no", is_told=True, retry_seconds=7.0)
+    journal = Journal(TrioClock())
+    syncer = make_parts(runtime, others, journal).open_syncer(POD)
+    assert await syncer.sync(POD) == SyncResult(failed=False, due_seconds=7.0)
+    assert [entry.event for entry in journal.entries("shop/web")] == []
 
 
 def asking(cpu: str, generation: int = 1) -> Pod:
@@ -429,3 +450,33 @@ async def test_a_pod_over_its_deadline_is_not_reported_before_it_fails(
     if ending is not None:
         await syncer.terminate(limited, ending)
         assert others.failure == Failure(reason="DeadlineExceeded", message=ending.message)
+
+
+def with_cpus(root: Path, pod: Pod) -> ResourceManagers:
+    """Managers that have reserved CPUs for a pod."""
+    policy = static_cpu_policy(machine(), CpuPolicyOptions(), reserved_cpus="0", reserved_milli=0)
+    managers = managers_of(policy, root)
+    assert managers.reserve(pod, lambda _uid: False) is None
+    return managers
+
+
+async def test_exclusive_cpus_are_on_the_disk_before_anything_is_made(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    pod = a_pod("u", "2")
+    runtime = Waiting()
+    syncer = make_parts(runtime, Others(), managers=with_cpus(tmp_path, pod)).open_syncer(pod)
+    assert not (tmp_path / "cpu_manager_state").exists()
+    assert not (await syncer.sync(pod)).failed
+    assert '"entries":{"u":{"c0":"1,5"}}' in (tmp_path / "cpu_manager_state").read_text()
+
+
+@pytest.mark.parametrize(("call_lasts_seconds", "left"), [(0, set()), (1, {"u"})])
+async def test_exclusive_cpus_are_free_when_a_pod_was_seen_to_have_stopped(
+    tmp_path: Path, autojump_clock: MockClock, call_lasts_seconds: float, left: set[str]
+) -> None:
+    pod, runtime = a_pod("u", "2"), FailingOnce()
+    runtime.call_lasts_seconds = call_lasts_seconds
+    managers = with_cpus(tmp_path, pod)
+    await make_parts(runtime, Others(), managers=managers).open_syncer(pod).terminate(pod, DELETED)
+    assert managers.uids() == left

@@ -258,7 +258,7 @@ async def test_a_victim_that_comes_back_holds_its_resources_again(
 
 
 def test_a_victim_that_waits_itself_is_waited_for_by_nobody() -> None:
-    preemptions = Preemptions(ADMISSION.fits)
+    preemptions = Preemptions(ADMISSION.fits, lambda _pod: True)
     preemptions.leave(HUMBLE)
     assert preemptions.wait(CRITICAL_POD, [HUMBLE]) is not None
     preemptions.leave(CRITICAL_POD)
@@ -271,7 +271,7 @@ def test_the_wait_for_a_preempted_pod_grows_with_its_grace_period(grace: int, wa
 
 
 def test_of_many_preempted_pods_an_event_names_some() -> None:
-    preemptions = Preemptions(lambda _pod, _others: False)
+    preemptions = Preemptions(lambda _pod, _others: False, lambda _pod: True)
     for number in range(7):
         preemptions.leave(make_pod(f"p{number}"))
     assert preemptions.waited_for() == "ns/p0, ns/p1, ns/p2, ns/p3, ns/p4 and 2 more"
@@ -313,7 +313,7 @@ class _Node:
     """What the sync loop does with `Preemptions`, without tasks."""
 
     def __init__(self) -> None:
-        self.preemptions = Preemptions(ADMISSION.fits)
+        self.preemptions = Preemptions(ADMISSION.fits, lambda _pod: True)
         self.admitted: dict[str, Pod] = {}
         self.ending: dict[str, Pod] = {}
         self.waiting: dict[str, trio.Event] = {}

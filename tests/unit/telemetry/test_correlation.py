@@ -80,6 +80,20 @@ def test_an_object_that_never_stops_talking_is_heard_once_in_five_minutes() -> N
     assert late.event.count == 42, "what was not written is counted all the same"
 
 
+def test_what_pods_cause_on_the_node_takes_nothing_of_what_the_node_may_say() -> None:
+    correlator = Correlator()
+    node = ObjectReference(kind="Node", name="n1", uid="n1")
+
+    def heard(reason: str, *, caused_by_pod: bool) -> bool:
+        said = attrs.evolve(event(reason=reason), involved_object=node)
+        return correlator.correlate(said, 0, caused_by_pod=caused_by_pod) is not None
+
+    caused = [heard("MissingClusterDNS", caused_by_pod=True) for _ in range(40)]
+    assert caused == [True] * 25 + [False] * 15
+    own = [heard("EvictionThresholdMet", caused_by_pod=False) for _ in range(40)]
+    assert own == [True] * 25 + [False] * 15
+
+
 def test_an_event_that_the_server_lost_is_written_anew() -> None:
     correlator = Correlator()
     correlator.forget(told(correlator, event()).key)

@@ -59,14 +59,14 @@ IMAGES = "runtime/images/manager.py"
 POD_RUNTIME = "runtime/lifecycle/pod_runtime.py"
 SANDBOX = "runtime/lifecycle/sandbox_creator.py"
 SYNCER = "sync/pod_syncer.py"
-RESIZING = "sync/resizing.py"
+RESIZING = "sync/resize_decisions.py"
 STORAGE = "volumes/pod_storage.py"
 POD_MACHINE = "../state_machines/pod.py"
 CONDITIONS = "status/conditions.py"
 STATUSES = "status/container_statuses.py"
 
 REASONS: Mapping[str, Said | Left] = {
-    "AlreadyMountedVolume": VOLUMES,
+    "AlreadyMountedVolume": Said("volumes/local.py"),
     "BackOff": Said(f"{IMAGES} {POD_RUNTIME}"),
     "CgroupV1": Said("node/host.py"),
     "CheckLimitsForResolvConf": Said("node/host.py"),
@@ -80,8 +80,8 @@ REASONS: Mapping[str, Said | Left] = {
     "FailedCreatePodContainer": Said("resources/pod_cgroups.py"),
     "FailedCreatePodSandBox": Said(SANDBOX),
     "FailedKillPod": Said(f"{SYNCER} {STORAGE} resources/pod_cgroups.py"),
-    "FailedMapVolume": VOLUMES,
-    "FailedMount": Said(STORAGE),
+    "FailedMapVolume": Said("volumes/plugin.py"),
+    "FailedMount": Said("volumes/plugin.py"),
     "FailedMountOnFilesystemMismatch": VOLUMES,
     "FailedNodeAllocatableEnforcement": Said("node/enforcement.py"),
     # Of pods whose spec changes to one that needs what the node does not declare: by a resize.
@@ -120,13 +120,13 @@ REASONS: Mapping[str, Said | Left] = {
     "ResizeInfeasible": Said(RESIZING),
     "ResizeStarted": Said(RESIZING),
     "SandboxChanged": Said(POD_RUNTIME),
-    "Shutdown": Left("graceful shutdown of the node"),
+    "Shutdown": Said("node/shutdown.py"),
     "Started": Said(STARTER),
     "Starting": Said("agent/start.py"),
     "SuccessfulAttachVolume": VOLUMES,
     "SuccessfulMountVolume": VOLUMES,
     "Unhealthy": Said(PROBES),
-    "VolumePermissionChangeInProgress": VOLUMES,
+    "VolumePermissionChangeInProgress": Said("volumes/ownership.py"),
     "VolumeResizeFailed": VOLUMES,
     "VolumeResizeSuccessful": VOLUMES,
 }
@@ -178,7 +178,9 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
         parts=("Error: ", "container has runAsNonRoot and image will run as root"),
     ),
     ("event", "Failed", "Error: <the runtime's words"): Said(STARTER),
-    ("event", "FailedMount", "MountVolume.SetUp failed"): Said(f"{STORAGE} volumes/plugin.py"),
+    ("event", "FailedMount", "MountVolume.SetUp failed"): Said(
+        f"{STORAGE} volumes/plugin.py", parts=("MountVolume.SetUp", ' failed for volume "')
+    ),
     ("event", "Unhealthy", "Liveness probe failed"): Said(PROBES, parts=(" probe failed: ",)),
     ("event", "Unhealthy", "Readiness probe failed: Get"): Said(
         f"{PROBES} pod_clients/http.py pod_clients/dial.py",
@@ -243,7 +245,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ),
     ("terminated", "Completed", ""): Said(STATUSES),
     ("terminated", "Error", "the termination message"): PassedOn(
-        compared_in=f"{OOM_REASONS} runtime/lifecycle/resizes.py"
+        compared_in=f"{OOM_REASONS} runtime/lifecycle/resize_progress.py"
     ),
     ("terminated", "OOMKilled", ""): Said(OOM_REASONS),
     ("terminated", "StartError", "the runtime's words"): PassedOn(),

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -218,10 +219,12 @@ async def test_an_event_that_cannot_be_written_holds_up_no_other(
 ) -> None:
     correlate = Correlator.correlate
 
-    def stumble(self: Correlator, event: Event, now_ns: int) -> EventDecision | None:
+    def stumble(
+        self: Correlator, event: Event, now_ns: int, *, caused_by_pod: bool
+    ) -> EventDecision | None:
         if "bad" in event.message:
             raise RuntimeError("a bug")
-        return correlate(self, event, now_ns)
+        return correlate(self, event, now_ns, caused_by_pod=caused_by_pod)
 
     monkeypatch.setattr(Correlator, "correlate", stumble)
     with capture_logs() as logs:
@@ -302,6 +305,22 @@ async def test_a_namespace_with_many_pods_stands_before_no_other(
             lambda: any(event.message == "word" for event in at.server.all(EVENTS))
         )
         assert len(at.server.all(EVENTS)) <= 10
+
+
+async def test_what_pods_cause_on_the_node_keeps_it_from_telling_nothing_of_its_own(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.server.go_away()
+        warn = partial(at.recorder.node, EventType.WARNING)
+        for _ in range(2 * QUEUE_SIZE):
+            warn("MissingClusterDNS", "no DNS", caused_by_pod=True)
+        warn("EvictionThresholdMet", "no memory")
+        at.server.come_back()
+        await at.server.until(lambda: ("no memory", 1) in at.messages())
+        assert len(at.events()) <= 2
+        counts = [event.count or 0 for event in at.events() if event.message == "no DNS"]
+        assert sum(counts) <= 2, "it came after what pods had caused"
 
 
 async def test_the_one_with_the_most_events_loses_some_when_there_is_no_room(

@@ -165,7 +165,7 @@ async def test_a_missing_object_is_told_as_users_know_it(volumes: Volumes) -> No
     with pytest.raises(VolumesNotReady) as caught:
         await volumes.prepare(pod_with(map_volume("gone")))
     expected = 'MountVolume.SetUp failed for volume "v" : configmap "gone" not found'
-    assert str(caught.value.errors[0]) == expected
+    assert caught.value.failures == [("FailedMount", expected)]
 
 
 async def test_an_optional_object_that_is_missing_is_empty_until_it_comes(

@@ -10,13 +10,14 @@ from trio_kubelet.k8s import HostPathVolumeSource, Pod, Volume
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.volumes.host_path import HostPath
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
+from trio_kubelet.volumes.resolved import resolve_own
 
 POD = Pod()
 
 
 async def set_up(path: Path | str, kind: str | None) -> MountedVolume:
     volume = Volume(name="v", host_path=HostPathVolumeSource(path=str(path), type=kind))
-    return await HostPath(FairLimiter(1, 1)).set_up(POD, volume)
+    return await HostPath(FairLimiter(1, 1)).set_up(POD, resolve_own(volume))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from trio_kubelet.k8s import (
     Volume,
     VolumeMount,
 )
+from trio_kubelet.references import NoReferences
 from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.empty_dir import EmptyDir, hugepage_size_bytes, memory_size_bytes
@@ -34,6 +35,8 @@ from trio_kubelet.volumes.plugin import (
     VolumesNotReady,
     VolumeThreads,
 )
+from trio_kubelet.volumes.resolved import ResolvedVolume, resolve_own
+from trio_kubelet.volumes.resolver import VolumeResolver
 from trio_kubelet.volumes.volumes import Volumes
 
 MI = 1 << 20
@@ -127,7 +130,7 @@ async def test_every_volume_that_fails_is_named(volumes: Volumes, tmp_path: Path
     )
     with pytest.raises(VolumesNotReady) as caught:
         await volumes.prepare(pod)
-    assert [str(error) for error in caught.value.errors] == [
+    assert [message for _, message in caught.value.failures] == [
         'MountVolume.SetUp failed for volume "a" : no volume plugin matched: '
         "this kubelet has no volumes of the kind nfs",
         'MountVolume.SetUp failed for volume "c" : hostPath type check failed: '
@@ -174,7 +177,7 @@ async def test_volumes_of_a_pod_are_prepared_side_by_side(folders: PodFolders) -
         name = "test/waits"
         arrived = 0
 
-        async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
+        async def set_up(self, pod: Pod, volume: ResolvedVolume) -> MountedVolume:
             self.arrived += 1
             if self.arrived == 3:
                 meeting.set()
@@ -183,7 +186,8 @@ async def test_volumes_of_a_pod_are_prepared_side_by_side(folders: PodFolders) -
 
         async def tear_down(self, pod_uid: str, folder: Path, threads: Share) -> None: ...
 
-    volumes = Volumes(folders, {"empty_dir": Waits()}, VolumeThreads())
+    resolver = VolumeResolver(NoReferences(), lambda: None)
+    volumes = Volumes(folders, resolver, {"empty_dir": Waits()}, VolumeThreads())
     with trio.fail_after(60):
         await volumes.prepare(pod_with(empty_dir("a"), empty_dir("b"), empty_dir("c")))
 
@@ -321,7 +325,7 @@ async def test_an_unmountable_size_is_told_in_words(folders: PodFolders) -> None
     volume = Volume(name="v", empty_dir=EmptyDirVolumeSource(medium="HugePages"))
     folders.create("u1")
     with pytest.raises(VolumeError, match="no resource request for huge pages"):
-        await plugin.set_up(pod_with(volume), volume)
+        await plugin.set_up(pod_with(volume), resolve_own(volume))
 
 
 async def test_a_folder_that_no_pod_can_have_is_no_pod(

@@ -5,7 +5,7 @@ that raise `ApiError`; when cancelled, nobody knows whether the server has done 
 `watch` is the raw stream; `reflect` in `reflector.py` makes of it events that can be relied on.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Generic, Protocol, TypeAlias, TypeVar, overload
@@ -129,6 +129,26 @@ class Frame(Generic[T]):
     initial_events_end: bool = False
 
 
+@frozen
+class FrameHead:
+    """The beginning of a frame: of which object it has a version, and of which version it is."""
+
+    type: FrameType
+    resource_version: str
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+@frozen
+class ReceivedFrame(Generic[T]):
+    """A frame that was received; `read` decodes it, and raises ApiError for what is none."""
+
+    head: FrameHead
+    size_bytes: int
+    read: Callable[[], Awaitable[Frame[T]]]
+
+
 def metadata_of(obj: ApiType) -> ObjectMeta:
     """Return the metadata that every object of a kind has, though parts of objects have none."""
     metadata: ObjectMeta = obj.metadata  # type: ignore[attr-defined]
@@ -238,7 +258,7 @@ class Api(Protocol):
         resource_version: str = "",
         send_initial_events: bool = False,
         timeout_seconds: int = 0,
-    ) -> AbstractAsyncContextManager[AsyncIterator[Frame[T]]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[ReceivedFrame[T]]]:
         """Follow changes after a version; the iterator ends when the server ends the watch.
 
         With `send_initial_events` it begins with what is there (a streaming list).

@@ -27,6 +27,7 @@ from trio_kubelet.k8s.client.api import (
     Frame,
     ListPage,
     PatchType,
+    ReceivedFrame,
     Recovery,
     Selection,
     metadata_of,
@@ -39,13 +40,15 @@ from trio_kubelet.k8s.client.credentials import (
 )
 from trio_kubelet.k8s.client.errors import (
     DEADLINE_EXCEEDED,
-    UNREACHABLE,
     ApiError,
     error_from_answer,
+    unreachable,
 )
 from trio_kubelet.k8s.client.objects import (
     FrameReader,
+    head_of,
     read_frame,
+    read_head,
     read_json,
     read_list,
     read_object,
@@ -309,7 +312,7 @@ class ApiClient:
         resource_version: str = "",
         send_initial_events: bool = False,
         timeout_seconds: int = 0,
-    ) -> AsyncIterator[AsyncIterator[Frame[T]]]:
+    ) -> AsyncIterator[AsyncIterator[ReceivedFrame[T]]]:
         """Follow changes after a version, on a connection of its own and without a rate limit.
 
         The iterator ends when the server ends the watch, after `timeout_seconds` at the latest
@@ -366,7 +369,7 @@ class ApiClient:
                 if may_be_stale and isinstance(error, _CLOSED_BY_SERVER):
                     may_be_stale = False
                     continue
-                raise _unreachable(error, request.description) from error
+                raise unreachable(error, request.description) from error
             if response.is_success:
                 return response
             error_answer = self._refusal(response, request.description)
@@ -449,7 +452,7 @@ class _Frames(Generic[T]):
     def __aiter__(self) -> "_Frames[T]":
         return self
 
-    async def __anext__(self) -> Frame[T]:
+    async def __anext__(self) -> ReceivedFrame[T]:
         while not self._documents:
             try:
                 with trio.fail_at(self._end):
@@ -457,12 +460,22 @@ class _Frames(Generic[T]):
             except trio.TooSlowError:
                 raise StopAsyncIteration from None
             except httpx.RequestError as error:
-                raise _unreachable(error, self._request_name) from error
+                raise unreachable(error, self._request_name) from error
             self._documents.extend(self._reader.feed(chunk))
-        document = self._documents.popleft()
-        return await self._read(
-            document, partial(read_frame, self._kind, document, self._request_name)
-        )
+        return await self._received(self._documents.popleft())
+
+    async def _received(self, document: bytes) -> ReceivedFrame[T]:
+        """The frame of a document, which is read only where its head does not say all."""
+        read = partial(read_frame, self._kind, document, self._request_name)
+        head = read_head(document)
+        if head is not None:
+            return ReceivedFrame(head, len(document), partial(self._read, document, read))
+        frame = await self._read(document, read)
+
+        async def again() -> Frame[T]:
+            return frame
+
+        return ReceivedFrame(head_of(frame), len(document), again)
 
 
 _CLOSED_BY_SERVER = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
@@ -482,16 +495,3 @@ async def _abandon(chunks: AsyncIterator[bytes]) -> None:
 def _target(path: str, query: Mapping[str, Any]) -> str:
     given = {name: value for name, value in query.items() if value}
     return f"{path}?{urlencode(given)}" if given else path
-
-
-def _unreachable(error: httpx.RequestError, request_name: str) -> ApiError:
-    """Say why there was no answer: the first cause that says anything, from the bottom up."""
-    said = ""
-    cause: BaseException | None = error
-    while cause is not None:
-        said = str(cause) or said
-        if isinstance(cause, BaseExceptionGroup):
-            cause = cause.exceptions[-1]
-        else:
-            cause = cause.__cause__ or cause.__context__
-    return ApiError(0, UNREACHABLE, f"{request_name}: {said or type(error).__name__}")

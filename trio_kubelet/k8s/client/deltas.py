@@ -79,19 +79,26 @@ class Deltas(Generic[T]):
         self._version = version_number(resource_version)
         return (*removed, ListSynced())
 
+    def arrives(self, resource_version: str) -> bool:
+        """A frame of a watch arrives, of this version; False if it is to be left out.
+
+        That is a repetition, also of objects that are gone meanwhile. What arrives has to be taken
+        before the next watch begins, but not in this order: see `read_ahead.py`.
+        """
+        number = version_number(resource_version)
+        if 0 <= number <= self._version:
+            return False
+        self._version = number
+        self.resource_version = resource_version
+        return True
+
     def take(self, frame: Frame[T]) -> tuple[WatchEvent[T], ...]:
-        """Take a frame of a watch, or of a streaming list."""
+        """Take a frame of a streaming list, or one of a watch that has arrived.
+
+        Those of one object are taken in their order.
+        """
         if frame.initial_events_end and self.is_listing:
             return self.end_list(frame.resource_version)
-        if self.is_listing:
-            return self._told_by(frame)
-        if 0 <= version_number(frame.resource_version) <= self._version:
-            return ()  # a repetition; also of objects that are gone meanwhile
-        self._version = version_number(frame.resource_version)
-        self.resource_version = frame.resource_version
-        return self._told_by(frame)
-
-    def _told_by(self, frame: Frame[T]) -> tuple[WatchEvent[T], ...]:
         if frame.object is None:
             return ()
         if frame.type is FrameType.DELETED:

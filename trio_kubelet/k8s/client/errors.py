@@ -177,3 +177,16 @@ def _retry_after(text: str, now_seconds: float) -> float | None:
     except (ValueError, TypeError, OverflowError):
         return None
     return min(max(0.0, seconds), LONGEST_RETRY_AFTER_SECONDS)
+
+
+def unreachable(error: BaseException, request_name: str) -> ApiError:
+    """Say why there was no answer: the first cause that says anything, from the bottom up."""
+    said = ""
+    cause: BaseException | None = error
+    while cause is not None:
+        said = str(cause) or said
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[-1]
+        else:
+            cause = cause.__cause__ or cause.__context__
+    return ApiError(0, UNREACHABLE, f"{request_name}: {said or type(error).__name__}")

@@ -6,7 +6,7 @@ a rate limit, and with a deadline that is shorter than the lease; the events' wi
 and one to review those who ask the node, so that no flood of bad tokens holds up the rest.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 from attrs import frozen
 
-from trio_kubelet.k8s.client.client import DEADLINE_SECONDS, ApiClient, RequestLimits
+from trio_kubelet.k8s.client.client import ApiClient, RequestLimits
 from trio_kubelet.k8s.client.identity import Identity
 from trio_kubelet.k8s.client.kubeconfig import Kubeconfig, read_kubeconfig
 from trio_kubelet.k8s.client.rate_limit import UNLIMITED, RateLimit
@@ -47,6 +47,18 @@ class ApiClients:
     heartbeat: ApiClient
     events: ApiClient
     reviews: ApiClient
+    _transports: tuple[RotatingTransport, ...] = ()
+
+    async def renew_connections(self) -> None:
+        """Use the newest certificate from now on, though nothing is asked just now.
+
+        Requests under way end on the connections that they have, watches go on over new ones.
+        Whoever waits for the API server's return tries again. Raises CredentialError.
+        """
+        for transport in self._transports:
+            await transport.renew()
+        for client in (self.main, self.heartbeat, self.events, self.reviews):
+            client.recovery.tell()
 
 
 @asynccontextmanager
@@ -56,43 +68,49 @@ async def open_api_clients(
     rate_limit: RateLimit = UNLIMITED,
     event_rate_limit: RateLimit = UNLIMITED,
     heartbeat_seconds: float = 10.0,
-    deadline_seconds: float = DEADLINE_SECONDS,
     clock: Clock | None = None,
+    rotated: Callable[[], bytes] | None = None,
 ) -> AsyncIterator[ApiClients]:
     """Make the clients of a kubeconfig, and close their connections at the end.
 
     `rate_limit` is kubeAPIQPS and kubeAPIBurst, `event_rate_limit` eventRecordQPS and
-    eventBurst; `heartbeat_seconds` is the deadline of the heartbeat's requests. Raises
-    KubeconfigError. The server need not be there: nothing is connected yet.
+    eventBurst; `heartbeat_seconds` is the deadline of the heartbeat's requests. `rotated` is a
+    certificate that the agent renews (`Identity`). Raises KubeconfigError. The server need not be
+    there: nothing is connected yet.
     """
     if isinstance(kubeconfig, Path):
         kubeconfig = await run_in_thread(read_kubeconfig, kubeconfig)
     clock = clock or SystemClock()
     cluster = kubeconfig.cluster
-    identity = Identity(kubeconfig, clock)
+    identity = Identity(kubeconfig, clock, rotated)
     proxy = cluster.proxy_url or proxy_from_environment(cluster.server)
 
-    def pool(size: PoolSize) -> httpx.AsyncBaseTransport:
+    transports: list[RotatingTransport] = []
+
+    def pool(size: PoolSize, *, watches: bool = False) -> httpx.AsyncBaseTransport:
         make = partial(open_pool, size=size, proxy_url=proxy)
-        return RotatingTransport(identity.ssl_context, make, size.connections)
+        transport = RotatingTransport(identity.ssl_context, make, size.connections, watches=watches)
+        transports.append(transport)
+        return transport
 
     client = partial(ApiClient, cluster.server, credentials=identity, clock=clock)
     clients = ApiClients(
         server=cluster.server,
         main=client(
             pool(REQUESTS),
-            pool(WATCHES),
-            limits=RequestLimits(rate=rate_limit, deadline_seconds=deadline_seconds),
+            pool(WATCHES, watches=True),
+            limits=RequestLimits(rate=rate_limit),
         ),
         heartbeat=client(pool(HEARTBEAT), limits=RequestLimits(deadline_seconds=heartbeat_seconds)),
         events=client(
             pool(EVENTS),
-            limits=RequestLimits(rate=event_rate_limit, deadline_seconds=deadline_seconds),
+            limits=RequestLimits(rate=event_rate_limit),
         ),
         reviews=client(
             pool(REVIEWS),
             limits=RequestLimits(rate=REVIEW_RATE_LIMIT, deadline_seconds=REVIEW_SECONDS),
         ),
+        transports=tuple(transports),
     )
     async with AsyncExitStack() as stack:
         for one in (clients.main, clients.heartbeat, clients.events, clients.reviews):

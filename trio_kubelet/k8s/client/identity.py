@@ -3,13 +3,13 @@
 Tokens and certificates that lie in files are read again once a minute, and at once after a
 refusal: whoever renews them only has to replace the files. A file that cannot be read any more
 leaves in force what was read before. What an exec plugin prints holds until it expires or is
-refused.
+refused. A certificate that the agent itself renews is asked for before each request.
 """
 
 import base64
 import math
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -17,7 +17,7 @@ import trio
 
 from trio_kubelet.k8s.client.credentials import CredentialError, Headers
 from trio_kubelet.k8s.client.exec_plugin import ExecCredential, ExecPlugin
-from trio_kubelet.k8s.client.kubeconfig import CredentialSource, Kubeconfig
+from trio_kubelet.k8s.client.kubeconfig import CredentialSource, Kubeconfig, KubeconfigUser
 from trio_kubelet.k8s.client.tls import Tls, ssl_context
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.threads import run_in_thread
@@ -30,11 +30,19 @@ log = structlog.get_logger()
 
 
 class Identity:
-    """The client's identity in a kubeconfig; shared by all clients that are made of it."""
+    """The client's identity in a kubeconfig; shared by all clients that are made of it.
 
-    def __init__(self, config: Kubeconfig, clock: Clock) -> None:
-        user = config.user
+    `rotated` returns chain and key of a certificate that is used instead of the kubeconfig's user,
+    in PEM; it raises CredentialError while there is none.
+    """
+
+    def __init__(
+        self, config: Kubeconfig, clock: Clock, rotated: Callable[[], bytes] | None = None
+    ) -> None:
+        user = config.user if rotated is None else KubeconfigUser()
+        self._rotated = rotated
         self._config = config
+        self._user = user
         self._authority = _Content(config.cluster.certificate_authority)
         self._certificate = _Content(user.client_certificate)
         self._key = _Content(user.client_key)
@@ -49,8 +57,10 @@ class Identity:
     async def headers(self) -> Headers:
         """Return the headers that go with each request; raises CredentialError."""
         await self._read_files(trio.current_time() - RE_READ_SECONDS)
+        if self._rotated is not None:
+            self._rotated()
         authorization = self._authorization(await self._exec_credential())
-        headers = self._config.user.impersonate
+        headers = self._user.impersonate
         return (*headers, ("Authorization", authorization)) if authorization else headers
 
     async def renew(self, refused: Headers) -> bool:
@@ -102,7 +112,7 @@ class Identity:
         return _NO_EXEC if self._plugin is None else await self._plugin.credential()
 
     def _authorization(self, printed: ExecCredential) -> str:
-        user = self._config.user
+        user = self._user
         token = self._token.data.decode(errors="replace").strip() or printed.token
         if token:
             return f"Bearer {token}"
@@ -113,10 +123,11 @@ class Identity:
 
     def _tls(self, printed: ExecCredential) -> Tls:
         cluster = self._config.cluster
+        rotated = self._rotated() if self._rotated is not None else b""
         return Tls(
             authority=self._authority.data,
-            certificate=self._certificate.data or printed.certificate,
-            key=self._key.data or printed.key,
+            certificate=rotated or self._certificate.data or printed.certificate,
+            key=rotated or self._key.data or printed.key,
             server_name=cluster.tls_server_name,
             insecure=cluster.insecure_skip_tls_verify,
         )

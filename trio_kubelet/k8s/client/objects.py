@@ -8,6 +8,7 @@ Each version of a pod has its whole spec, which hardly ever changes and may have
 is decoded once.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from types import NoneType
@@ -21,7 +22,14 @@ from attrs import evolve
 from trio_kubelet.foreign_text import spelled_out
 from trio_kubelet.k8s import Pod, PodSpec
 from trio_kubelet.k8s.base import ApiType
-from trio_kubelet.k8s.client.api import Frame, FrameType, ListPage, UndecodableObject
+from trio_kubelet.k8s.client.api import (
+    Frame,
+    FrameHead,
+    FrameType,
+    ListPage,
+    UndecodableObject,
+    metadata_of,
+)
 from trio_kubelet.k8s.client.errors import UNREADABLE, ApiError, error_from_status
 from trio_kubelet.k8s.codec import decode, encode
 from trio_kubelet.k8s.errors import ValidationError
@@ -169,6 +177,39 @@ class FrameReader:
             self._rest = [line]
             if document.strip():
                 yield document
+
+
+_HEAD = re.compile(
+    rb'\{"type":"(ADDED|MODIFIED|DELETED)","object":\{'
+    rb'(?:"kind":"\w+","apiVersion":"[\w./-]+",)?"metadata":\{"name":"([^"\\]*)",'
+    rb'(?:"generateName":"[^"\\]*",)?(?:"namespace":"([^"\\]*)",)?'
+    rb'"uid":"([^"\\]*)","resourceVersion":"(\d+)"',
+    re.ASCII,
+)
+"""The order in which an API server writes; what else an object has follows, its status last."""
+
+
+def read_head(document: bytes) -> FrameHead | None:
+    """Read the beginning of a document; None where all of it has to be read for that."""
+    found = _HEAD.match(document)
+    if found is None:
+        return None
+    try:
+        type_, name, namespace, uid, version = (part.decode() for part in found.groups(b""))
+    except UnicodeDecodeError:
+        return None
+    return FrameHead(FrameType(type_), version, namespace, name, uid)
+
+
+def head_of(frame: Frame[T]) -> FrameHead:
+    """The head of a frame that was read."""
+    if frame.object is None:
+        return FrameHead(frame.type, frame.resource_version)
+    about = frame.object
+    metadata = about if isinstance(about, UndecodableObject) else metadata_of(about)
+    return FrameHead(
+        frame.type, frame.resource_version, metadata.namespace, metadata.name, metadata.uid
+    )
 
 
 def read_frame(kind: Kind[T], document: bytes, request_name: str) -> Frame[T]:

@@ -8,7 +8,7 @@ asked again as soon as anybody has found it back (`Recovery`).
 """
 
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import chain
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -21,8 +21,10 @@ from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.client.api import (
     EVERYTHING,
     Api,
-    Frame,
+    FrameHead,
+    FrameType,
     ListSynced,
+    ReceivedFrame,
     Selection,
     UndecodableObject,
     WatchEvent,
@@ -30,6 +32,7 @@ from trio_kubelet.k8s.client.api import (
 )
 from trio_kubelet.k8s.client.deltas import Deltas
 from trio_kubelet.k8s.client.errors import ApiError
+from trio_kubelet.k8s.client.read_ahead import ReadAhead
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.tasks.retries import Retries
 
@@ -145,7 +148,10 @@ class _Reflection(Generic[T]):
         return not self.deltas.is_listing
 
     async def _watch(self, *, send_initial_events: bool = False) -> None:
-        """Hand out frames until the watch ends, or turns out to be no streaming list."""
+        """Hand out frames until the watch ends, or turns out to be no streaming list.
+
+        Those of a list come in their order, all others in turns.
+        """
         async with self.client.watch(
             self.kind,
             self.selection,
@@ -154,20 +160,32 @@ class _Reflection(Generic[T]):
             timeout_seconds=self.rng.randint(*WATCH_SECONDS),
         ) as frames:
             self._has_answer()
-            while True:
-                listing = self.deltas.is_listing
-                silence = INITIAL_SILENCE_SECONDS if listing else float("inf")
-                frame: Frame[T] | None = None
-                with trio.move_on_after(silence):
-                    frame = await anext(frames, None)
-                if frame is None:
-                    return
-                if listing and frame.object is None and not frame.initial_events_end:
-                    self.streams = False  # a bookmark like any other: the server knows no better
-                    return
-                await self._hand_out(self.deltas.take(frame))
-                if not self.deltas.is_listing:
-                    self._is_healthy()
+            if self.deltas.is_listing:
+                await self._first_part(frames)
+            if not self.deltas.is_listing:
+                await ReadAhead(frames, self._accepts, self._take).run()
+
+    async def _first_part(self, frames: AsyncIterator[ReceivedFrame[T]]) -> None:
+        """Hand out what a streaming list begins with, up to its end, or that of the watch."""
+        while self.deltas.is_listing:
+            received: ReceivedFrame[T] | None = None
+            with trio.move_on_after(INITIAL_SILENCE_SECONDS):
+                received = await anext(frames, None)
+            if received is None:
+                return
+            frame = await received.read()
+            if frame.object is None and not frame.initial_events_end:
+                self.streams = False  # a bookmark like any other: the server knows no better
+                return
+            await self._hand_out(self.deltas.take(frame))
+        self._is_healthy()
+
+    def _accepts(self, head: FrameHead) -> bool:
+        self._is_healthy()
+        return self.deltas.arrives(head.resource_version) and head.type is not FrameType.BOOKMARK
+
+    async def _take(self, received: ReceivedFrame[T]) -> None:
+        await self._hand_out(self.deltas.take(await received.read()))
 
     async def _list(self) -> None:
         """List in pages, and in one piece if the pages expire under way."""

@@ -15,7 +15,7 @@ from urllib.request import getproxies_environment
 
 import httpx
 import trio
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 KEEPALIVE_IDLE_SECONDS = 15
 KEEPALIVE_INTERVAL_SECONDS = 5
@@ -120,6 +120,17 @@ class _Generation:
     pool: httpx.AsyncBaseTransport
     in_use: int = 0
     retired: bool = False
+    reading: set[trio.CancelScope] = field(factory=set)
+    """The reads of watches that wait for more."""
+
+    async def retire(self, *, ends_watches: bool) -> None:
+        """Take no more requests; those under way end by themselves, watches at once if wanted."""
+        self.retired = True
+        if ends_watches:
+            for scope in self.reading:
+                scope.cancel()
+        if not self.in_use:
+            await self.pool.aclose()
 
     async def leave(self) -> None:
         """A request has ended; the last one of an old pool closes it."""
@@ -132,9 +143,10 @@ class _Generation:
 class RotatingTransport(httpx.AsyncBaseTransport):
     """A pool that begins anew when the certificates change.
 
-    `context` is asked before each request. Requests that are under way, and watches, end on
-    their old connections. Of requests only as many are handed to the pool as it may have
-    connections: httpcore looks at all that wait whenever one has ended.
+    `context` is asked before each request and by `renew`. Requests that are under way end on their
+    old connections. With `watches` all that is asked are watches: those on old connections end as
+    if the server had ended them, and go on over a new one. Of requests only as many are handed to
+    the pool as it may have connections: httpcore looks at all that wait whenever one has ended.
     """
 
     def __init__(
@@ -142,7 +154,10 @@ class RotatingTransport(httpx.AsyncBaseTransport):
         context: Callable[[], Awaitable[ssl.SSLContext]],
         make_pool: Callable[[ssl.SSLContext], httpx.AsyncBaseTransport],
         connections: int | None = None,
+        *,
+        watches: bool = False,
     ) -> None:
+        self._watches = watches
         self._context = context
         self._make_pool = make_pool
         self._slots = None if connections is None else trio.Semaphore(connections)
@@ -165,8 +180,17 @@ class RotatingTransport(httpx.AsyncBaseTransport):
             raise
         stream = response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
-        response.stream = _Stream(stream, partial(self._done, generation))
+        done = partial(self._done, generation)
+        if self._watches:
+            response.stream = _WatchStream(stream, done, generation)
+        else:
+            response.stream = _Stream(stream, done)
         return response
+
+    async def renew(self) -> None:
+        """Begin anew now if the certificates have changed; raises CredentialError."""
+        if self._generation is not None:
+            await self._current(await self._context())
 
     async def _done(self, generation: _Generation) -> None:
         self._free_slot()
@@ -188,9 +212,7 @@ class RotatingTransport(httpx.AsyncBaseTransport):
             return old
         new = self._generation = _Generation(context, self._make_pool(context))
         if old is not None:
-            old.retired = True
-            if not old.in_use:
-                await old.pool.aclose()
+            await old.retire(ends_watches=self._watches)
         return new
 
 
@@ -213,3 +235,31 @@ class _Stream(httpx.AsyncByteStream):
         finally:
             if closed is not None:
                 await closed()
+
+
+class _WatchStream(_Stream):
+    """The frames of a watch, which ends in good order when its pool is retired."""
+
+    def __init__(
+        self,
+        stream: httpx.AsyncByteStream,
+        closed: Callable[[], Awaitable[None]],
+        generation: _Generation,
+    ) -> None:
+        super().__init__(stream, closed)
+        self._generation = generation
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        chunks = super().__aiter__()
+        reading = self._generation.reading
+        while not self._generation.retired:
+            chunk: bytes | None = None
+            with trio.CancelScope() as scope:
+                reading.add(scope)
+                try:
+                    chunk = await anext(chunks, None)
+                finally:
+                    reading.discard(scope)
+            if chunk is None:
+                return
+            yield chunk

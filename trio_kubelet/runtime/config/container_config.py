@@ -9,8 +9,10 @@ from copy import copy
 
 from attrs import field, frozen
 
+from trio_kubelet.devices.allocation import NOTHING_ALLOCATED, ContainerAllocation
 from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.resource_managers.placement import ANYWHERE, ContainerPlacement
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.environment import EnvironmentSources
@@ -55,7 +57,9 @@ class ContainerFacts:
     """The facts that are known of a container at the moment it is made.
 
     `image_id` is the image's id in the runtime and `image_user` the user it names;
-    `environment` and `mounts` are made by `environment` and `container_mounts`.
+    `environment`, `mounts` and `devices` are made by `environment`, `container_mounts` and
+    `container_devices`, `placement` is what the resource managers gave it, `allocation` what device
+    plugins said.
     `target_container_id`: see `container_security_context`.
     """
 
@@ -63,7 +67,10 @@ class ContainerFacts:
     image_user: ImageUser = field(factory=ImageUser)
     environment: Mapping[str, str] = field(factory=dict)
     mounts: tuple[cri.Mount, ...] = ()
+    devices: tuple[cri.Device, ...] = ()
+    allocation: ContainerAllocation = NOTHING_ALLOCATED
     security: SecurityFacts = NO_SECURITY_FACTS
+    placement: ContainerPlacement = ANYWHERE
     target_container_id: str = ""
 
 
@@ -88,16 +95,21 @@ def container_config(
             cri.KeyValue(key=name, value=value.encode("utf-8", "surrogateescape"))
             for name, value in facts.environment.items()
         ],
-        mounts=_mapped(facts.mounts, facts.security),
+        mounts=_mapped((*facts.allocation.mounts, *facts.mounts), facts.security),
+        devices=[*facts.allocation.devices, *facts.devices],
+        cdi_devices=[cri.CdiDevice(name=name) for name in facts.allocation.cdi_devices],
         labels=container_labels(pod, container),
-        annotations=container_annotations(pod, container, restart_count),
+        annotations={
+            **facts.allocation.annotations,
+            **container_annotations(pod, container, restart_count),
+        },
         log_path=container_log_path(container.name, restart_count),
         stdin=bool(container.stdin),
         stdin_once=bool(container.stdin_once),
         tty=bool(container.tty),
         stop_signal=_stop_signal(container, node),
         linux=cri.LinuxContainerConfig(
-            resources=container_resources(pod, container, node),
+            resources=container_resources(pod, container, node, facts.placement),
             security_context=container_security_context(
                 pod,
                 container,

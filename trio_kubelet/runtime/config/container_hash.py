@@ -10,12 +10,9 @@ from collections.abc import Iterable, Mapping
 import trio
 
 from trio_kubelet.k8s import Container
+from trio_kubelet.k8s.fnv import fnv1a_32
 from trio_kubelet.k8s.image_reference import is_too_long
 from trio_kubelet.k8s.json_text import go_json
-
-FNV_OFFSET = 0x811C9DC5
-_FNV_PRIME = 0x01000193
-_UINT32 = 0xFFFFFFFF
 
 
 def container_hash(container: Container) -> str:
@@ -28,16 +25,6 @@ def container_hash(container: Container) -> str:
     fields = go_json({"image": container.image, "name": container.name}).encode()
     printed = "([]uint8)[" + " ".join(str(byte) for byte in fields) + "]"
     return f"{fnv1a_32(printed.encode()):x}"
-
-
-def fnv1a_32(data: bytes, value: int = FNV_OFFSET) -> int:
-    """The Fowler-Noll-Vo hash that Go has as `fnv.New32a`.
-
-    `value` is the hash of what stands before the data.
-    """
-    for byte in data:
-        value = ((value ^ byte) * _FNV_PRIME) & _UINT32
-    return value
 
 
 class ContainerHashes:

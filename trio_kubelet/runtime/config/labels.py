@@ -24,6 +24,9 @@ MOST_LABELS_BYTES = 16 << 10
 MOST_RECORDS_BYTES = 32 << 10
 """Of the hooks and ports that are written down with the containers of a pod, in equal shares."""
 
+MANY_LABELS = 1000
+"""As many, with annotations, take some milliseconds to be fitted."""
+
 MOST_PATH_BYTES = 1024
 """Of a termination message path, which is written down with each container."""
 

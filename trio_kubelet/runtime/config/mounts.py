@@ -46,10 +46,12 @@ class PreparedVolume:
 
     `read_only`: nothing may be written to it, whatever the container asks for. `relabel`: it is
     the node's to give an SELinux label to, and has none yet. `image`: the volume is an image
-    (KEP-4639), which the runtime mounts, and there is no `host_path`.
+    (KEP-4639), which the runtime mounts, and there is no `host_path`. `device`: it is one, at this
+    path on the node, which may be a link.
     """
 
     host_path: str = ""
+    device: str = ""
     read_only: bool = False
     relabel: bool = False
     image: cri.ImageSpec | None = None
@@ -123,6 +125,27 @@ def container_mounts(
         container_path = str(PurePosixPath("/", container.termination_message_path))
         mounts.append(_file_mount(container_path, sources.termination_message_file, node))
     return tuple(mounts)
+
+
+def container_devices(
+    container: Container, volumes: Mapping[str, PreparedVolume]
+) -> tuple[cri.Device, ...]:
+    """The devices that a container gets of volumes. Raises ConfigError for one that is none."""
+    devices = []
+    for wanted in container.volume_devices:
+        volume = volumes.get(wanted.name)
+        if volume is None or not volume.device:
+            raise ConfigError(
+                f'cannot find volume "{wanted.name}" to pass into container "{container.name}"'
+            )
+        devices.append(
+            cri.Device(
+                container_path=wanted.device_path,
+                host_path=volume.device,
+                permissions="r" if volume.read_only else "mrw",
+            )
+        )
+    return tuple(devices)
 
 
 def _sub_path(mount: VolumeMount, environment: Mapping[str, str]) -> str:

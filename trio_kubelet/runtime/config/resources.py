@@ -16,6 +16,7 @@ from trio_kubelet.k8s import (
     Quantity,
 )
 from trio_kubelet.pod_source import is_critical
+from trio_kubelet.resource_managers.placement import ANYWHERE, ContainerPlacement
 from trio_kubelet.resources import (
     milli_cpu_to_quota,
     milli_cpu_to_shares,
@@ -61,23 +62,51 @@ def sandbox_overhead(pod: Pod, node: NodeFacts) -> cri.LinuxContainerResources:
 
 
 def container_resources(
-    pod: Pod, container: Container, node: NodeFacts
+    pod: Pod,
+    container: Container,
+    node: NodeFacts,
+    placement: ContainerPlacement = ANYWHERE,
 ) -> cri.LinuxContainerResources:
-    """The resources of one container.
+    """The resources of one container, with its part of the machine.
 
-    Where the pod as a whole has limits (KEP-2837), they hold for a container without its own.
+    Where the pod as a whole has limits (KEP-2837), they hold for a container without its own. CPUs
+    that it has for itself are its limit: no quota holds it up on them.
     """
     whole = pod.spec.resources.limits if pod.spec.resources is not None else {}
     limits = dict(_limits(container))
     for name in ("cpu", "memory"):
         limits[name] = limits.get(name) or whole.get(name, _NOTHING)
     resources = _base_resources(_requests(container).get("cpu"), limits, node)
+    resources.cpuset_cpus = placement.cpuset_cpus
+    resources.cpuset_mems = placement.cpuset_mems
+    if placement.has_exclusive_cpus and node.settings.gates["DisableCPUQuotaWithExclusiveCPUs"]:
+        resources.cpu_quota = resources.cpu_period = 0
     resources.oom_score_adj = oom_score_adj(pod, container, node.memory_capacity_bytes)
     resources.hugepage_limits = _hugepage_limits({**whole, **limits}, node.hugepage_sizes)
     _limit_swap(resources, pod, container, node)
     if node.settings.gates["MemoryQoS"] and node.cgroup_v2:
         resources.unified.update(_memory_qos(pod, container, node))
     return resources
+
+
+def resource_update(
+    pod: Pod, container: Container, node: NodeFacts, resource: str
+) -> cri.LinuxContainerResources:
+    """The values of one resource, `cpu` or `memory`, for a container that runs.
+
+    The others are absent, which in CRI leaves them as they are.
+    """
+    values = container_resources(pod, container, node)
+    if resource == "cpu":
+        return cri.LinuxContainerResources(
+            cpu_shares=values.cpu_shares, cpu_quota=values.cpu_quota, cpu_period=values.cpu_period
+        )
+    return cri.LinuxContainerResources(
+        memory_limit_in_bytes=values.memory_limit_in_bytes,
+        memory_swap_limit_in_bytes=values.memory_swap_limit_in_bytes,
+        oom_score_adj=values.oom_score_adj,
+        unified=values.unified,
+    )
 
 
 def oom_score_adj(pod: Pod, container: Container, capacity_bytes: int) -> int:

@@ -13,6 +13,7 @@ it is the newest of its kind, so nobody will start it again.
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
+from heapq import heapify, heappop, heapreplace
 
 import structlog
 import trio
@@ -125,13 +126,23 @@ def _by_name(pod: ObservedPod) -> Iterable[Sequence[ObservedContainer]]:
 def _keep_total(series: Iterable[_Series], total: int) -> None:
     """Let the oldest go until so many dead are left, first those beyond their equal share."""
     with_dead = [each for each in series if each.dead]
-    share = max(1, total // max(1, len(with_dead)))
-    for _ in range(sum(each.dead for each in with_dead) - total):
-        removable = [(each.oldest.created_at, each) for each in with_dead if each.oldest]
-        if not removable:
-            return
-        greedy = [(born, each) for born, each in removable if each.dead > share]
-        min(greedy or removable, key=lambda candidate: candidate[0])[1].remove_oldest()
+    surplus = sum(each.dead for each in with_dead) - total
+    for share in (max(1, total // max(1, len(with_dead))), 0):
+        oldest = [
+            (each.oldest.created_at, number)
+            for number, each in enumerate(with_dead)
+            if each.oldest and each.dead > share
+        ]
+        heapify(oldest)
+        while oldest and surplus > 0:
+            number = oldest[0][1]
+            each = with_dead[number]
+            each.remove_oldest()
+            surplus -= 1
+            if each.oldest and each.dead > share:
+                heapreplace(oldest, (each.oldest.created_at, number))
+            else:
+                heappop(oldest)
 
 
 def sandboxes_to_remove(pod: ObservedPod) -> tuple[ObservedSandbox, ...]:

@@ -2,8 +2,9 @@
 
 An image may have been pulled with one tenant's credentials, and the runtime gives it to whoever
 names it. So there is a record of each image that this node pulled, which says for each name that
-it was pulled by whether all pods may use it or with which secrets access was proven. A pod may
-use the image if it shows one of them; if it does not, the registry is asked, by pulling again.
+it was pulled by whether all pods may use it or with which secrets and service accounts access was
+proven. A pod may use the image if it shows one of them; if it does not, the registry is asked, by
+pulling again.
 """
 
 import hashlib
@@ -12,7 +13,12 @@ from enum import StrEnum
 
 from attrs import evolve, frozen
 
-from trio_kubelet.config.records import ImagePullCredentials, ImagePulledRecord, ImagePullSecret
+from trio_kubelet.config.records import (
+    ImagePullCredentials,
+    ImagePulledRecord,
+    ImagePullSecret,
+    ImagePullServiceAccount,
+)
 from trio_kubelet.k8s import Time
 from trio_kubelet.k8s.image_reference import full_image_name, name_alone
 from trio_kubelet.k8s.json_text import go_json
@@ -113,9 +119,7 @@ def access(known: ImagePullCredentials, own: Iterable[ImagePullSecret]) -> Acces
     """Return what a pod's own secrets (those for this image) are worth (KEP-2535).
 
     A secret is recognized by the login in it, whatever its name, and by its name, namespace and
-    UID, whatever is in it now: a login that was exchanged need not be proven anew. Service
-    accounts count for nothing: their tokens are for credential providers, which the agent does
-    not have.
+    UID, whatever is in it now: a login that was exchanged need not be proven anew.
     """
     if known.node_pods_accessible:
         return Access(True)
@@ -154,8 +158,15 @@ def _merged(before: ImagePullCredentials, new: ImagePullCredentials) -> ImagePul
         return before
     if new.node_pods_accessible:
         return ImagePullCredentials(node_pods_accessible=True)
+    accounts = {*before.kubernetes_service_accounts, *new.kubernetes_service_accounts}
     return evolve(
-        before, kubernetes_secrets=_united(before.kubernetes_secrets, new.kubernetes_secrets)
+        before,
+        kubernetes_secrets=_united(before.kubernetes_secrets, new.kubernetes_secrets),
+        kubernetes_service_accounts=(
+            before.kubernetes_service_accounts
+            if accounts == {*before.kubernetes_service_accounts}
+            else tuple(sorted(accounts, key=_place))
+        ),
     )
 
 
@@ -169,5 +180,5 @@ def _united(
     return tuple(secrets[place] for place in sorted(secrets))
 
 
-def _place(secret: ImagePullSecret) -> tuple[str, str, str]:
-    return secret.namespace, secret.name, secret.uid
+def _place(source: ImagePullSecret | ImagePullServiceAccount) -> tuple[str, str, str]:
+    return source.namespace, source.name, source.uid

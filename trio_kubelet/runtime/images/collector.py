@@ -114,6 +114,10 @@ class ImageCollector:
                 self._failed_before = False
             await self._wait_until_due()
 
+    def use(self, policy: ImageCollectionPolicy) -> None:
+        """Collect by another policy from the next removal on."""
+        self._policy = policy
+
     async def delete_unused_images(self) -> None:
         """Remove all images that nobody uses and that are not new, whatever room there is.
 
@@ -166,8 +170,8 @@ class ImageCollector:
             return False
         try:
             space = await self._disk.measure()
-        except (RpcError, DiskHangsError):
-            return False  # The next round says so.
+        except Exception:
+            return False  # Whatever the runtime said of its disk: the next round says so.
         if space is None or not space.capacity_bytes:
             return False
         return self._policy.is_over_high(space)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import structlog
 from attrs import evolve, field, frozen
 
-from trio_kubelet.config.records import ImagePullSecret
+from trio_kubelet.config.records import ImagePullSecret, ImagePullServiceAccount
 from trio_kubelet.foreign_text import is_unicode
 from trio_kubelet.k8s import Pod, Secret
 from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
@@ -56,15 +56,15 @@ _DOCKER_HUB = frozenset({"index.docker.io", "docker.io", "registry-1.docker.io"}
 class RegistryCredentials:
     """A user name and password, or a token. Secrets are not in its repr.
 
-    `source` is the pull secret that they are from; None for those of the node, which any pod may
-    use.
+    `source` is the pull secret that they are from, or the service account that a credential
+    provider gave them for; None for those of the node, which any pod may use.
     """
 
     username: str = ""
     password: str = field(default="", repr=False)
     identity_token: str = field(default="", repr=False)
     email: str = field(default="", repr=False)
-    source: ImagePullSecret | None = field(default=None, repr=False)
+    source: ImagePullSecret | ImagePullServiceAccount | None = field(default=None, repr=False)
 
     @property
     def hash(self) -> str:
@@ -203,6 +203,13 @@ def matches(key: str, repository: str) -> bool:
     return _host_matches(host, registry) and _is_prefix(path, name)
 
 
+def image_matches(pattern: str, repository: str) -> bool:
+    """True if an entry of `matchImages` is for a repository: by any beginning of the path."""
+    host, slash, path = pattern.partition("/")
+    registry, _, name = repository.partition("/")
+    return _host_matches(host, registry) and name.startswith(path if slash else "")
+
+
 def _host_and_path(key: str) -> tuple[str, str]:
     """The place of an entry; the version of the registry's interface is no path of images."""
     host, _, path = _without_scheme(key).partition("/")
@@ -261,7 +268,7 @@ def parse_keyring(text: str) -> Keyring:
 
 def _entries(auths: Mapping[str, object]) -> Iterator[tuple[str, RegistryCredentials]]:
     for key, entry in auths.items():
-        if not isinstance(entry, dict) or not _is_registry(key):
+        if not isinstance(entry, dict) or not is_registry(key):
             continue
         username, password, token, email = (
             _text(entry, name) for name in ("username", "password", "identitytoken", "email")
@@ -282,7 +289,7 @@ def _text(entry: Mapping[str, object], name: str) -> str:
     return str(entry.get(name) or "")
 
 
-def _is_registry(key: str) -> bool:
+def is_registry(key: str) -> bool:
     """True if an entry can be for any image: a key may be endless, or a URL that makes no sense."""
     if len(key) > MAX_REGISTRY_KEY:
         return False

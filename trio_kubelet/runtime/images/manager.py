@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
 from itertools import islice
 
 import trio
@@ -26,8 +25,9 @@ from state_machines.image import (
     PullPolicy,
     default_pull_policy,
 )
-from trio_kubelet.config.records import ImagePullSecret
-from trio_kubelet.k8s import Container, Duration, Pod
+from trio_kubelet.config.records import ImagePullSecret, ImagePullServiceAccount
+from trio_kubelet.errors import ConfigError
+from trio_kubelet.k8s import Duration, Pod
 from trio_kubelet.k8s.image_reference import (
     InvalidReferenceError,
     parse_reference,
@@ -38,9 +38,14 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.images.access import AccessCheck
+from trio_kubelet.runtime.images.credential_providers import (
+    ImageCredentialProviders,
+    ProvidedCredentials,
+)
 from trio_kubelet.runtime.images.credentials import Keyring, RegistryCredentials
-from trio_kubelet.runtime.images.pod_images import PodImages
-from trio_kubelet.runtime.images.pull_records import ImageAccess
+from trio_kubelet.runtime.images.pod_images import PodImages, WantedImage
+from trio_kubelet.runtime.images.pull_rate import PullRate
+from trio_kubelet.runtime.images.pull_records import ImageAccess, ShownCredentials
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.fair_limiter import FairLimiter
@@ -89,49 +94,18 @@ class ImageError(Exception):
         return f"{self.reason}: {self.message}"
 
 
-class PullRate:
-    """A bucket of tokens: `burst` pulls at once, then `per_second`. Zero means no limit.
-
-    Who finds it empty is refused, as by the Go kubelet, but not because of others alone: the token
-    of a namespace that has had none for as long as the bucket takes to fill is taken in advance,
-    as long as no more than `burst` are. Where all pulls are of one namespace, that never happens.
-    """
-
-    def __init__(self, per_second: float, burst: int) -> None:
-        self._per_second = per_second
-        self._burst = burst
-        self._tokens = float(burst)
-        self._filled_at = -math.inf
-        self._taken_at: dict[str, float] = {}
-        """The times at which namespaces had a token, as far back as the bucket takes to fill."""
-
-    def take(self, now: float, namespace: str) -> bool:
-        """Take a token if there is one for a namespace."""
-        if self._per_second <= 0:
-            return True
-        if self._filled_at > -math.inf:
-            gained = (now - self._filled_at) * self._per_second
-            self._tokens = min(self._burst, self._tokens + gained)
-        self._filled_at = now
-        since = now - self._burst / self._per_second
-        self._taken_at = {name: at for name, at in self._taken_at.items() if at > since}
-        least = 1 if namespace in self._taken_at else 1 - self._burst
-        if self._tokens < least:
-            return False
-        self._tokens -= 1
-        self._taken_at[namespace] = now
-        return True
-
-
 @frozen(kw_only=True)
 class ImageManager:
     """Gets images for all pods. Holds no state of any pod.
 
     `limiter` bounds the pulls under way; None leaves that to the runtime. Credentials are asked
     for anew at each pull: `pod_keyring` gives those of the pod's own secrets, which are tried
-    first, `read_keyring` those of the node, and blocks; `threads` are for that. `access` knows who
-    may use what is there. `on_pull` is called with the UID of a pod and the seconds that a pull
-    for it took, its turn and its failure included.
+    first, `read_keyring` those of the node, and blocks; `threads` are for that; `providers` come
+    last. `access` knows who may use what is there. `runtime_handler` names the handler that a
+    pod's images are for, or raises ConfigError; without it the runtime is told of none
+    (RuntimeClassInImageCriApi).
+    `on_pull` is called with the UID of a pod and the seconds that a pull for it took, its turn and
+    its failure included.
     """
 
     client: RuntimeClient
@@ -142,7 +116,9 @@ class ImageManager:
     rate: PullRate
     read_keyring: Callable[[], Keyring]
     pod_keyring: Callable[[Pod], Awaitable[Keyring]]
+    providers: ImageCredentialProviders = field(factory=ImageCredentialProviders)
     access: ImageAccess = field(factory=ImageAccess)
+    runtime_handler: Callable[[Pod], Awaitable[str]] | None = None
     on_lookup: Callbacks[[ImageLookup]] = field(factory=Callbacks)
     on_pull: Callbacks[[str, float]] = field(factory=Callbacks)
     threads: FairLimiter = field(
@@ -150,50 +126,53 @@ class ImageManager:
     )
 
     async def ensure(
-        self, pod: Pod, container: Container, known: PodImages, sandbox: cri.PodSandboxConfig
+        self, pod: Pod, wanted: WantedImage, known: PodImages, sandbox: cri.PodSandboxConfig
     ) -> cri.Image:
-        """The container's image, pulled if its policy says so.
+        """The image, pulled if its policy says so.
 
         Raises ImageError. Cancelled, a pull may still go on in the runtime. Containers of a pod
         that want the same image take turns: what one has pulled, the next one finds.
         """
-        request = _Request(self, pod, container, known, sandbox)
-        known.begin(container.name, container.image)
+        request = _Request(self, pod, wanted, known, sandbox)
+        known.begin(wanted.key, wanted.image)
         request.check_name()
-        async with known.turn(container.image):
+        async with known.turn(wanted.image):
             return await request.fulfil()
 
 
 @define(eq=False)
 class _Request:
-    """One container's way to its image, from one sync to the end of that sync."""
+    """One container's way to an image, from one sync to the end of that sync."""
 
     _images: ImageManager
     _pod: Pod
-    _container: Container
+    _wanted: WantedImage
     _known: PodImages
     _sandbox: cri.PodSandboxConfig
-    _found: Sequence[RegistryCredentials] | None = None
+    _own: Keyring | None = None
+    _provided: ProvidedCredentials | None = None
+    _handler: str = ""
 
     @property
     def _spec(self) -> cri.ImageSpec:
         return cri.ImageSpec(
-            image=with_default_tag(self._container.image),
-            user_specified_image=self._container.image,
+            image=with_default_tag(self._wanted.image),
+            user_specified_image=self._wanted.image,
             annotations=dict(self._pod.metadata.annotations),
+            runtime_handler=self._handler,
         )
 
     @property
     def _state(self) -> ImageState:
-        return self._known.state(self._container.name)
+        return self._known.state(self._wanted.key)
 
     def check_name(self) -> None:
         """Refuse a name that is none before anything else is done with it. Raises ImageError."""
         try:
-            parse_reference(self._container.image)
+            parse_reference(self._wanted.image)
         except InvalidReferenceError as error:
             self._looked(ImageEvent.NAME_REFUSED)
-            image = shown_name(self._container.image)
+            image = shown_name(self._wanted.image)
             message = (
                 f'Failed to apply default image tag "{image}": '
                 f'couldn\'t parse image name "{image}": {error}'
@@ -205,8 +184,8 @@ class _Request:
         image = await self._look()
         if self._state is ImageState.PRESENT:
             assert image is not None, "present means that the runtime has shown it"
-            self._known.found(self._container.image)
-            message = f'Container image "{self._container.image}" already present on machine'
+            self._known.found(self._wanted.image)
+            message = f'Container image "{self._wanted.image}" already present on machine'
             if self._images.access.is_verified:
                 message = f"{message} and can be accessed by the pod"
             self._event(EventType.NORMAL, "Pulled", message)
@@ -214,8 +193,7 @@ class _Request:
         if self._state is ImageState.MISSING:
             # The same words for an image that is there, so that nobody finds out that it is.
             message = (
-                f'Container image "{self._container.image}" is not present '
-                "with pull policy of Never"
+                f'Container image "{self._wanted.image}" is not present with pull policy of Never'
             )
             self._event(EventType.WARNING, "ErrImageNeverPull", message)
             raise self._failed("ErrImageNeverPull", message)
@@ -269,28 +247,42 @@ class _Request:
     async def _check_access(self, image: cri.Image) -> AccessCheck | None:
         if self._policy() is PullPolicy.ALWAYS:
             return None  # The registry is asked in any case.
-        return await self._images.access.check(self._container.image, image, self._shown_secrets)
+        shown = ShownCredentials(self._shown_secrets, self._shown_accounts)
+        return await self._images.access.check(self._wanted.image, image, shown)
 
     async def _shown_secrets(self) -> Sequence[ImagePullSecret]:
-        return [each.source for each in await self._credentials() if each.source is not None]
+        found = await self._looked_up(await self._own_keyring())
+        return [each.source for each in found if isinstance(each.source, ImagePullSecret)]
+
+    async def _shown_accounts(
+        self, recorded: Sequence[ImagePullServiceAccount]
+    ) -> Sequence[ImagePullServiceAccount]:
+        """The accounts that providers give credentials for; not asked if none can be recorded."""
+        own = (self._pod.metadata.namespace, self._pod.spec.service_account_name)
+        if own not in [(each.namespace, each.name) for each in recorded]:
+            return ()
+        found = (await self._ask_providers()).credentials
+        return [each.source for each in found if isinstance(each.source, ImagePullServiceAccount)]
 
     async def _ask(self) -> cri.Image | None:
         try:
+            if self._images.runtime_handler is not None:
+                self._handler = await self._images.runtime_handler(self._pod)
             return await self._images.client.image_status(self._spec)
-        except RpcError as error:
-            message = f'Failed to inspect image "{self._container.image}": {error.message}'
+        except (RpcError, ConfigError) as error:
+            message = f'Failed to inspect image "{self._wanted.image}": {error.message}'
             self._event(EventType.WARNING, "InspectFailed", message)
             raise self._failed("ImageInspectError", message) from error
 
     def _policy(self) -> PullPolicy:
-        given = self._container.image_pull_policy
+        given = self._wanted.pull_policy
         if given in list(PullPolicy):
             return PullPolicy(given)
-        return default_pull_policy(self._container.image)
+        return default_pull_policy(self._wanted.image)
 
     def _wait_for_back_off(self) -> None:
         """Raise while the back-off lasts; step on when it is over."""
-        image, now_ns = self._container.image, self._images.clock.now_ns()
+        image, now_ns = self._wanted.image, self._images.clock.now_ns()
         remaining = self._remaining_back_off()
         if remaining <= 0:
             self._step(ImageEvent.RETRY_DUE)
@@ -307,19 +299,18 @@ class _Request:
     def _remaining_back_off(self) -> float:
         """In seconds."""
         now_ns = self._images.clock.now_ns()
-        return self._known.remaining_seconds(self._container.image, now_ns)
+        return self._known.remaining_seconds(self._wanted.image, now_ns)
 
     async def _pull(self) -> cri.Image:
-        image = self._container.image
+        image = self._wanted.image
         asked_at = trio.current_time()
         try:
             pull = await self._pull_in_turn()
         except RpcError as error:
-            self._event(
-                EventType.WARNING, "Failed", f'Failed to pull image "{image}": {error.message}'
-            )
-            told = (each for each in PULL_ERRORS if error.message.startswith(each))
-            raise self._pull_failed(next(told, "ErrImagePull"), error.message) from error
+            message = "; ".join((error.message, *(await self._ask_providers()).problems))
+            self._event(EventType.WARNING, "Failed", f'Failed to pull image "{image}": {message}')
+            told = (each for each in PULL_ERRORS if message.startswith(each))
+            raise self._pull_failed(next(told, "ErrImagePull"), message) from error
         except OSError as error:
             message = f'Failed to record image pull intent for container image "{image}": {error}'
             raise self._pull_failed("ErrImagePull", message) from error
@@ -352,7 +343,7 @@ class _Request:
             return await self._pull_now(credentials)
 
     async def _pull_now(self, credentials: Sequence[RegistryCredentials]) -> "_Pull":
-        image, access = self._container.image, self._images.access
+        image, access = self._wanted.image, self._images.access
         began_at = trio.current_time()
         if not self._images.rate.take(began_at, self._pod.metadata.namespace):
             raise RpcError(Code.RESOURCE_EXHAUSTED, "pull QPS exceeded")
@@ -382,7 +373,7 @@ class _Request:
         try:
             found = await self._ask()
         finally:
-            image, access = self._container.image, self._images.access
+            image, access = self._wanted.image, self._images.access
             image_ref = stored_id(pull.answer, found)
             if image_ref is None:
                 access.leave_open(image)
@@ -393,18 +384,32 @@ class _Request:
         return found
 
     async def _credentials(self) -> Sequence[RegistryCredentials]:
-        """Those for the image, the pod's own before the node's; asked for once at most."""
-        if self._found is None:
-            own = await self._images.pod_keyring(self._pod)
-            share = self._images.threads.share_of(self._pod.metadata)
-            self._found = await share.run_sync(partial(self._look_up, own))
-        return self._found
+        """Those for the image: the pod's own, the node's, the providers'; each asked for once."""
+        own = await self._own_keyring()
+        found = await self._looked_up(own, self._images.read_keyring)
+        provided = (await self._ask_providers()).credentials
+        return tuple(islice(dict.fromkeys((*found, *provided)), MAX_LOGINS_TRIED))
 
-    def _look_up(self, own: Keyring) -> Sequence[RegistryCredentials]:
-        """Compare the image with each login. Blocks: it reads files, and logins may be many."""
-        rings = (own, self._images.read_keyring())
-        found = (each for ring in rings for each in ring.lookup(self._container.image))
-        return tuple(islice(dict.fromkeys(found), MAX_LOGINS_TRIED))
+    async def _own_keyring(self) -> Keyring:
+        if self._own is None:
+            self._own = await self._images.pod_keyring(self._pod)
+        return self._own
+
+    async def _ask_providers(self) -> ProvidedCredentials:
+        if self._provided is None:
+            self._provided = await self._images.providers.lookup(self._pod, self._wanted.image)
+        return self._provided
+
+    async def _looked_up(
+        self, own: Keyring, read_keyring: Callable[[], Keyring] = Keyring
+    ) -> Sequence[RegistryCredentials]:
+        """Compare the image with each login, in a thread: it reads files, and they may be many."""
+
+        def look_up() -> Sequence[RegistryCredentials]:
+            rings = (own, read_keyring())
+            return [each for ring in rings for each in ring.lookup(self._wanted.image)]
+
+        return await self._images.threads.share_of(self._pod.metadata).run_sync(look_up)
 
     async def _pull_with_any(
         self, credentials: Sequence[RegistryCredentials]
@@ -423,7 +428,7 @@ class _Request:
     def _pull_failed(self, reason: str, message: str) -> ImageError:
         self._step(ImageEvent.PULL_FAILED)
         until_ns = self._known.pull_failed(
-            self._container.image, f"{reason}: {message}", self._images.clock.now_ns()
+            self._wanted.image, f"{reason}: {message}", self._images.clock.now_ns()
         )
         return self._failed(reason, message, until_ns=until_ns)
 
@@ -432,7 +437,9 @@ class _Request:
         return ImageError(reason, message, until_ns)
 
     def _event(self, kind: EventType, reason: str, message: str) -> None:
-        self._images.recorder.pod(self._pod, kind, reason, message, container=self._container.name)
+        self._images.recorder.pod(
+            self._pod, kind, reason, message, container=self._wanted.container
+        )
 
     def _step(
         self,
@@ -440,10 +447,10 @@ class _Request:
         evidence: ImageEvidence | None = None,
         details: Mapping[str, str] | None = None,
     ) -> None:
-        name = self._container.name
+        name = self._wanted.key
         key = f"{self._pod.metadata.key}/{name}"
         walk = Walk(IMAGE, self._state, self._images.journal, key, notes_all=True)
-        walk.step(event, evidence, cause=self._container.image, **(details or {}))
+        walk.step(event, evidence, cause=self._wanted.image, **(details or {}))
         self._known.reach(name, walk.state)
 
 

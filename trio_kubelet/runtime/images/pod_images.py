@@ -5,15 +5,38 @@ users why a container waits.
 """
 
 import math
+from typing import Self
 
 import trio
+from attrs import frozen
 
 from state_machines.backoff import NANOSECONDS, Backoff, next_backoff, remaining_seconds
 from state_machines.image import IMAGE, IMAGE_BACKOFF, ImageState
+from trio_kubelet.k8s import Container
+
+
+@frozen(kw_only=True)
+class WantedImage:
+    """An image that something in a pod wants.
+
+    `key` names it within the pod; `container` is the one that events are about, empty for the pod.
+    """
+
+    key: str
+    image: str
+    pull_policy: str = ""
+    container: str = ""
+
+    @classmethod
+    def of_container(cls, container: Container) -> Self:
+        """The image that a container is made of."""
+        name = container.name
+        policy = container.image_pull_policy
+        return cls(key=name, image=container.image, pull_policy=policy, container=name)
 
 
 class PodImages:
-    """The state of each container's image, and the back-off of each image.
+    """The state of each image that is wanted, by its key (WantedImage), and each image's back-off.
 
     Times are nanoseconds since the epoch.
     """
@@ -29,19 +52,19 @@ class PodImages:
         """Held by the container that looks for the image: others of the pod wait for it."""
         return self._turns.setdefault(image, trio.Lock())
 
-    def state(self, container: str) -> ImageState:
-        """The state of the image of the container of that name."""
-        return self._states.get(container, ImageState.UNCHECKED)
+    def state(self, key: str) -> ImageState:
+        """The state of the image that is wanted under a key."""
+        return self._states.get(key, ImageState.UNCHECKED)
 
-    def begin(self, container: str, image: str) -> None:
+    def begin(self, key: str, image: str) -> None:
         """A new search: what one for another image came to, or what ended one, does not count."""
-        if IMAGE.is_terminal(self.state(container)) or self._sought.get(container) != image:
-            self._states[container] = ImageState.UNCHECKED
-        self._sought[container] = image
+        if IMAGE.is_terminal(self.state(key)) or self._sought.get(key) != image:
+            self._states[key] = ImageState.UNCHECKED
+        self._sought[key] = image
 
-    def reach(self, container: str, state: ImageState) -> None:
+    def reach(self, key: str, state: ImageState) -> None:
         """A step of the machine has led to this state."""
-        self._states[container] = state
+        self._states[key] = state
 
     def remaining_seconds(self, image: str, now_ns: int) -> float:
         """The seconds that the next pull of the image must still wait."""

@@ -16,13 +16,14 @@ from typing import Protocol
 
 import structlog
 import trio
-from attrs import define
+from attrs import define, frozen
 
 from trio_kubelet.config.records import (
     ImagePullCredentials,
     ImagePulledRecord,
     ImagePullIntent,
     ImagePullSecret,
+    ImagePullServiceAccount,
 )
 from trio_kubelet.k8s import Time
 from trio_kubelet.k8s.image_reference import name_alone, with_default_tag
@@ -48,8 +49,23 @@ PERIOD_SECONDS = 300.0
 GIVE_UP_SECONDS = 600.0
 """After a pull has ended unseen: so long the runtime may still be about to bring its image."""
 
-ShownSecrets = Callable[[], Awaitable[Sequence[ImagePullSecret]]]
-"""Gives the pod's own secrets for the image, with the hashes of their credentials."""
+
+@frozen
+class ShownCredentials:
+    """The proofs that a pod has for an image; waited for, and so asked for only if they count.
+
+    `secrets` are the pod's own, with the hashes of their credentials; `service_accounts` those of
+    some recorded ones that credential providers give it credentials for.
+    """
+
+    secrets: Callable[[], Awaitable[Sequence[ImagePullSecret]]]
+    service_accounts: Callable[
+        [Sequence[ImagePullServiceAccount]], Awaitable[Sequence[ImagePullServiceAccount]]
+    ]
+
+
+Source = ImagePullSecret | ImagePullServiceAccount
+"""The origin of credentials that an image was pulled with, where that is not the node."""
 
 
 class RuntimeImages(Protocol):
@@ -83,7 +99,9 @@ class ImageAccess:
     async def tidy(self, runtime: RuntimeImages) -> None:
         """Tidy them once, because images have been removed."""
 
-    async def check(self, image: str, found: cri.Image, shown: ShownSecrets) -> AccessCheck | None:
+    async def check(
+        self, image: str, found: cri.Image, shown: ShownCredentials
+    ) -> AccessCheck | None:
         """True if a pod may use an image that is there; `image` is its container's name for it.
 
         None: it may, as there are no rules.
@@ -94,8 +112,8 @@ class ImageAccess:
     async def begin(self, image: str) -> None:
         """A pull is about to be asked for. Raises OSError, and then it must not be."""
 
-    async def succeed(self, image: str, image_ref: str, used: ImagePullSecret | None) -> None:
-        """It worked, with a secret of the pod's, or with what all pods of the node may use."""
+    async def succeed(self, image: str, image_ref: str, used: Source | None) -> None:
+        """It worked, with what is the pod's, or with what all pods of the node may use."""
 
     async def fail(self, image: str) -> None:
         """It failed, and did not bring the image."""
@@ -146,18 +164,21 @@ class PullRecords(ImageAccess):
         self._records = {record.image_ref: record for record in records.values}
         self._unreadable_records = set(records.unreadable)
 
-    async def check(self, image: str, found: cri.Image, shown: ShownSecrets) -> AccessCheck:
+    async def check(self, image: str, found: cri.Image, shown: ShownCredentials) -> AccessCheck:
         """A secret that was recognized is recorded."""
         if not self._verification.is_needed(image, pulled_here=self._pulled_here(image, found)):
             return AccessCheck.POLICY_ALLOWED
         record = self._records.get(found.id, ImagePulledRecord())
         known = record.credential_mapping.get(name_alone(image), ImagePullCredentials())
-        # The secrets may have to be waited for, so they are asked for only if they count.
-        own = await shown() if known.kubernetes_secrets else ()
+        own = await shown.secrets() if known.kubernetes_secrets else ()
         result = access(known, own)
         if result.proof is not None:
             await self._note(image, found.id, _credentials(result.proof))
-        return AccessCheck.RECORD_FOUND if result.is_allowed else AccessCheck.MUST_AUTHENTICATE
+        is_allowed = result.is_allowed
+        if not is_allowed and (recorded := known.kubernetes_service_accounts):
+            accounts = await shown.service_accounts(recorded)
+            is_allowed = not set(recorded).isdisjoint(accounts)
+        return AccessCheck.RECORD_FOUND if is_allowed else AccessCheck.MUST_AUTHENTICATE
 
     def _pulled_here(self, image: str, found: cri.Image) -> bool:
         names = (image, *found.repo_tags, *found.repo_digests)
@@ -175,7 +196,7 @@ class PullRecords(ImageAccess):
                 self._unreadable_intents.discard(file_name(image))
             self._intents.setdefault(image, _Intent()).pulls += 1
 
-    async def succeed(self, image: str, image_ref: str, used: ImagePullSecret | None) -> None:
+    async def succeed(self, image: str, image_ref: str, used: Source | None) -> None:
         """If the record cannot be written, the intent stays in its place."""
         is_noted = await self._note(image, image_ref, _credentials(used))
         self._intents[image].open_since = None if is_noted else trio.current_time()
@@ -299,9 +320,11 @@ class PullRecords(ImageAccess):
         await run_in_thread(partial(work, *arguments), limiter=self._threads)
 
 
-def _credentials(used: ImagePullSecret | None) -> ImagePullCredentials:
+def _credentials(used: Source | None) -> ImagePullCredentials:
     if used is None:
         return ImagePullCredentials(node_pods_accessible=True)
+    if isinstance(used, ImagePullServiceAccount):
+        return ImagePullCredentials(kubernetes_service_accounts=(used,))
     return ImagePullCredentials(kubernetes_secrets=(used,))
 
 

@@ -1,9 +1,9 @@
 """The allocation of each pod of the node's resources, and what became of it in its containers.
 
 Pods keep what they were allocated at their admission, or by a resize that was granted since
-(`resizes.py`): containers that restart, cgroups, statuses and the admission of others go by it,
-whatever the spec says. It is kept over a restart of the agent in the Go kubelet's own files, so
-that a node changes hands with it: `allocated_pods_state` and, for what containers actually have,
+(`resize_progress.py`): containers that restart, cgroups, statuses and the admission of others go
+by it, whatever the spec says. It is kept over a restart of the agent in the Go kubelet's own files,
+so that a node changes hands with it: `allocated_pods_state` and, for what containers actually have,
 `actuated_pods_state`. A damaged one is set aside; pods that were admitted before are recorded anew.
 """
 
@@ -99,7 +99,7 @@ class Allocations:
         return answer
 
     def resize(self, pod: Pod) -> None:
-        """Allocate a pod what its spec asks for now. On the disk it is after the next `keep`."""
+        """Allocate a pod the resources of its newest spec; the next `keep` writes them down."""
         self._put(ALLOCATED, pod.metadata.uid, record_of(pod))
 
     def actuated_pod(self, pod: Pod) -> Pod:
@@ -118,15 +118,20 @@ class Allocations:
         record = self._records[ACTUATED].get(uid)
         return record is None or record == self._records[ALLOCATED].get(uid)
 
-    def actuate(self, pod: Pod, names: Collection[str] | None = None) -> None:
+    def actuate(
+        self, pod: Pod, names: Collection[str] | None = None, resource: str | None = None
+    ) -> None:
         """Record that containers have what `pod` says, or will when they are made.
 
-        Without names that is all of them, and the pod's cgroup.
+        Without names that is all of them, and the pod's cgroup. With `resource` the named ones
+        have it of that resource alone.
         """
         before = self._records[ACTUATED].get(pod.metadata.uid)
         if before is None:
             return
-        record = record_of(pod) if names is None else with_containers_of(before, pod, names)
+        record = record_of(pod)
+        if names is not None:
+            record = with_containers_of(before, pod, names, resource)
         self._put(ACTUATED, pod.metadata.uid, record)
 
     def _put(self, name: str, uid: str, record: Record) -> None:

@@ -10,11 +10,13 @@ from functools import partial
 
 import structlog
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from state_machines.container import ContainerRole
+from trio_kubelet.devices.allocation import ContainerAllocation
 from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import Container, EphemeralContainer, Pod
+from trio_kubelet.resource_managers import ResourceManagers
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -37,6 +39,7 @@ from trio_kubelet.runtime.config.hostname import etc_hosts, pod_hostname
 from trio_kubelet.runtime.config.mounts import (
     MountSources,
     PreparedVolume,
+    container_devices,
     container_mounts,
     mounted_sub_paths,
     mounts_etc_hosts,
@@ -44,12 +47,14 @@ from trio_kubelet.runtime.config.mounts import (
 from trio_kubelet.runtime.config.security import SecurityFacts
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.handlers import RuntimeFeatures
+from trio_kubelet.runtime.images.container_images import ContainerImages
 from trio_kubelet.runtime.inspection import observed_container
 from trio_kubelet.runtime.lifecycle.container_stopper import (
     ContainerStopper,
     Stop,
     own_grace_seconds,
 )
+from trio_kubelet.runtime.lifecycle.cpuset_reconciler import CpusetReconciler
 from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks
 from trio_kubelet.runtime.lifecycle.plan import StartContainer
 from trio_kubelet.runtime.lifecycle.sandbox_creator import ReadySandbox
@@ -86,6 +91,10 @@ node. Raises ConfigError.
 """
 
 
+GetAllocation = Callable[[Pod, Container], Awaitable[ContainerAllocation]]
+"""Returns the devices of a container, ready to be used. Raises ConfigError."""
+
+
 @frozen
 class ContainerStartError(Exception):
     """A container could not be started: its waiting `reason` and `message`."""
@@ -98,7 +107,8 @@ class ContainerStartError(Exception):
 class ContainerStarter:
     """Starts containers of all pods. Holds no state of any of them.
 
-    `runtime_features` returns what the runtime said last of its handlers.
+    `runtime_features` returns what the runtime said last of its handlers, `allocation` gets ready
+    what a container that starts was allocated.
     """
 
     _client: RuntimeClient
@@ -112,6 +122,9 @@ class ContainerStarter:
     _files: FairLimiter
     _runtime_features: Callable[[], RuntimeFeatures]
     _read_host_file: Callable[[], str]
+    _managers: ResourceManagers
+    _cpusets: CpusetReconciler
+    _allocation: GetAllocation
     _oom_kills: OomKills | None = None
 
     async def remove_unstarted_predecessor(
@@ -138,23 +151,30 @@ class ContainerStarter:
         message = "its last start has come to an end after all"
         raise ContainerStartError("ContainerCreating", message)
 
-    async def start(self, order: StartContainer, image: cri.Image, context: StartContext) -> str:
-        """Create and start a container whose image is there; its id. Raises ContainerStartError.
+    async def start(
+        self, order: StartContainer, images: ContainerImages, context: StartContext
+    ) -> str:
+        """Create and start a container whose images are there; its id. Raises ContainerStartError.
 
         Cancelled before CreateContainer it leaves nothing but files; afterwards the call in
         flight is finished, and the container may be left created or started.
         """
-        container_id = await self._create_and_start(order, image, context)
+        container_id = await self._create_and_start(order, images, context)
         await self._run_post_start(order.container, container_id, context)
         return container_id
 
     async def _create_and_start(
-        self, order: StartContainer, image: cri.Image, context: StartContext
+        self, order: StartContainer, images: ContainerImages, context: StartContext
     ) -> str:
         pod, container, sandbox = context.pod, order.container, context.sandbox
         variables, sub_paths = await self._bind_sub_paths(container, context)
+        own = _OwnParts(
+            variables=variables,
+            sub_paths=sub_paths,
+            allocation=await self._allocated(pod, container),
+        )
         async with self._start_limiter.slot(StartStage.CONTAINER, pod):
-            config = await self._config(order, image, context, variables, sub_paths)
+            config = await self._config(order, images, context, own)
             with trio.CancelScope(shield=True):
                 container_id = await self._create(pod, container, sandbox, config)
                 if self._oom_kills is not None:
@@ -166,17 +186,17 @@ class ContainerStarter:
     async def _config(
         self,
         order: StartContainer,
-        image: cri.Image,
+        images: ContainerImages,
         context: StartContext,
-        variables: Mapping[str, str],
-        sub_paths: Mapping[int, str],
+        own: "_OwnParts",
     ) -> cri.ContainerConfig:
         pod, container, sandbox = context.pod, order.container, context.sandbox
+        variables = {**own.allocation.variables, **own.variables}
         try:
             files = await self._make_files(container, context)
             sources = MountSources(
-                volumes=context.inputs.volumes,
-                sub_paths=sub_paths,
+                volumes=_with_image_ids(context.inputs.volumes, images.volumes),
+                sub_paths=own.sub_paths,
                 pod_ips=sandbox.ips,
                 termination_message_file=files.termination_message_file,
                 recursive_read_only=(
@@ -184,11 +204,14 @@ class ContainerStarter:
                 ),
             )
             facts = ContainerFacts(
-                image_id=image.id,
-                image_user=image_user(image),
+                image_id=images.own.id,
+                image_user=image_user(images.own),
                 environment=variables,
                 mounts=container_mounts(pod, container, self._node, sources),
+                devices=container_devices(container, context.inputs.volumes),
+                allocation=own.allocation,
                 security=SecurityFacts(user_namespace=mapping_of(sandbox.config)),
+                placement=self._managers.placement(pod.metadata.uid, container.name),
                 target_container_id=_target_container_id(order, context.observed),
             )
             make = partial(
@@ -211,12 +234,17 @@ class ContainerStarter:
 
     async def _make_files(self, container: Container, context: StartContext) -> ContainerFiles:
         pod, sandbox, observed = context.pod, context.sandbox, context.observed
-        hosts = ""
-        if mounts_etc_hosts(pod, container, sandbox.ips):
-            hostname = pod_hostname(pod, self._node.configuration.cluster_domain)
-            hosts = etc_hosts(pod, sandbox.ips, hostname, await self._host_file(pod))
+        has_hosts = mounts_etc_hosts(pod, container, sandbox.ips)
+        host_file = await self._host_file(pod) if has_hosts else ""
         needed = {each.message_file for each in observed.instances(container.name)}
-        make = partial(make_container_files, pod, container, self._node, hosts, needed)
+
+        def make() -> ContainerFiles:
+            hosts = ""
+            if has_hosts:  # A pod may have tens of thousands of aliases.
+                hostname = pod_hostname(pod, self._node.configuration.cluster_domain)
+                hosts = etc_hosts(pod, sandbox.ips, hostname, host_file)
+            return make_container_files(pod, container, self._node, hosts, needed)
+
         return await self._files.share_of(pod.metadata).run_sync(make)
 
     async def _host_file(self, pod: Pod) -> str:
@@ -227,6 +255,13 @@ class ContainerStarter:
             return await self._files.share_of(pod.metadata).run_sync(self._read_host_file)
         except OSError as error:
             raise ConfigError(f"the node's hosts file cannot be read: {error}") from error
+
+    async def _allocated(self, pod: Pod, container: Container) -> ContainerAllocation:
+        """The container's devices; its plugin may hang, so no slot is held meanwhile."""
+        try:
+            return await self._allocation(pod, container)
+        except ConfigError as error:
+            raise self._failed(pod, container, error.reason, error.message) from error
 
     async def _bind_sub_paths(
         self, container: Container, context: StartContext
@@ -285,6 +320,7 @@ class ContainerStarter:
         except RpcError as error:
             reason, message = "CreateContainerError", error.message
             raise self._failed(pod, container, reason, message) from error
+        self._cpusets.made(container_id, config.linux.resources.cpuset_cpus)
         self._event(pod, container, "Created", "Container created")
         return container_id
 
@@ -353,6 +389,15 @@ class ContainerStarter:
         return ContainerStartError(reason, message)
 
 
+@frozen(kw_only=True)
+class _OwnParts:
+    """The parts of a container's config that had to be waited for."""
+
+    variables: Mapping[str, str]
+    sub_paths: Mapping[int, str]
+    allocation: ContainerAllocation
+
+
 def _restart_count(order: StartContainer, files: ContainerFiles) -> int:
     """One more than the last one's if that has started; without a record of it, the logs tell."""
     last = order.predecessor
@@ -376,3 +421,20 @@ def _target_container_id(order: StartContainer, observed: ObservedPod) -> str:
     if target is None:
         raise ConfigError(f"unable to find target container {name}")
     return target.id
+
+
+def _with_image_ids(
+    volumes: Mapping[str, PreparedVolume], ids: Mapping[str, str]
+) -> Mapping[str, PreparedVolume]:
+    """Volumes of which each that is an image names the one that was looked for, by its id."""
+    found = {
+        name: evolve(
+            volume,
+            image=cri.ImageSpec(
+                image=ids[name], user_specified_image=volume.image.user_specified_image
+            ),
+        )
+        for name, volume in volumes.items()
+        if volume.image is not None and name in ids
+    }
+    return {**volumes, **found}

@@ -12,7 +12,7 @@ from state_machines.container import CONTAINER, ContainerEvent, ContainerRole, R
 from state_machines.image import WAITING_REASONS, ImageState
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.runtime.lifecycle.container_table import ContainerRecord, Decision, Reason
-from trio_kubelet.runtime.lifecycle.resize_plan import PodResize
+from trio_kubelet.runtime.lifecycle.resize_plan import ResizePlan
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedSandbox
 
 _IMAGE_PULL_BACK_OFF = WAITING_REASONS[ImageState.BACK_OFF]
@@ -75,7 +75,7 @@ class Plan:
     """The sandbox that containers start in; None: the pod is to have none."""
     starts_over: bool = False
     """All containers of the pod restart: what was made in the sandbox before counts no more."""
-    resize: PodResize | None = None
+    resize: ResizePlan | None = None
     """Other resources for what runs, and for the pod as a whole."""
     start: tuple[StartContainer, ...] = ()
     postponed: tuple[Postponed, ...] = ()
@@ -112,7 +112,7 @@ class PlanContext:
     """The probe that failed (`liveness`, `startup`), by the id of the container to be restarted."""
     unstarted: frozenset[str] = frozenset()
     """The ids of running containers whose startup probe has not succeeded yet."""
-    resize: PodResize | None = None
+    resize: ResizePlan | None = None
     """The part of its allocation that the pod lacks; None if it lacks nothing."""
 
 

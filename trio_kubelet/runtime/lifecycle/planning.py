@@ -5,10 +5,8 @@ done with a container follows from its state in the table (`container_table.py`)
 observed has stepped before; what is decided is an event that the table must allow. Here is what is
 a matter of order: the sandbox, what must be stopped, ephemeral containers, init containers
 (restartable ones included), regular containers, as in the Go kubelet. A plan starts nothing in a
-sandbox that it is about to replace, and stops nothing that it could leave alone.
-
-From top to bottom: the plan of a pod, what follows from a container's state, restart of all
-containers, back-off. The values are in `plan.py`.
+sandbox that it is about to replace, and stops nothing that it could leave alone. The values are in
+`plan.py`.
 """
 
 import math
@@ -123,7 +121,17 @@ def _starts_over(planned: PlannedContainer) -> bool:
     """True if a regular container is to run again after its sandbox went."""
     if planned.record.state is ContainerStage.EXITED:
         return planned.allows(ContainerEvent.RESTARTED)
-    return planned.record.state is not ContainerStage.STOPPING
+    return planned.record.state is not ContainerStage.STOPPING and not _ends_by_policy(planned)
+
+
+def _ends_by_policy(planned: PlannedContainer) -> bool:
+    """True if it runs, and once it has ended only a rule of its own may bring it back."""
+    terms = planned.evidence.terms
+    return (
+        planned.record.state is ContainerStage.RUNNING
+        and planned.role is ContainerRole.REGULAR
+        and (terms.container_policy or terms.pod_policy) == RestartPolicy.NEVER
+    )
 
 
 def _stop_all(everything: Iterable[PlannedContainer]) -> tuple[Decision, ...]:
@@ -142,7 +150,7 @@ def _replace(planned: PlannedContainer, *, is_first: bool) -> Decision | None:
         return planned.decide(ContainerEvent.REPLACED)
     if state in LIVING:
         anew = planned.role is not ContainerRole.EPHEMERAL and state is not ContainerStage.STOPPING
-        if anew and planned.allows(ContainerEvent.REPLACED):
+        if anew and not _ends_by_policy(planned) and planned.allows(ContainerEvent.REPLACED):
             return planned.decide(ContainerEvent.REPLACED, "its sandbox is replaced")
         return planned.decide(ContainerEvent.STOPPED)
     if state is ContainerStage.EXITED:

@@ -1,14 +1,14 @@
 """Carries out the plans of one pod through the runtime, and inspects what came of them.
 
 `PodContainers` is what one incarnation of a pod has in the runtime, and owns what is remembered
-of it: the table of its containers, its images, the tasks beside its containers. `sync` plans
-(`planning.py`), carries out, inspects, and plans again until nothing is left to do now: when a
-sidecar has started, the next init container begins without waiting for a relist. What can overlap
-does: images are pulled and volumes made while the sandbox is. After each round the pod is inspected
-and put into the cache, so that its status is sent without a relist.
+of it: the table of its containers, its images, the tasks beside them. `sync` plans (`planning.py`),
+carries out, inspects, and plans again until nothing is left to do now: when a sidecar has started,
+the next init container begins without waiting for a relist. What can overlap does: images are
+pulled and volumes made while the sandbox is. After each round the pod is inspected and put into the
+cache, so that its status is sent without a relist.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -28,6 +28,7 @@ from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.config.container_hash import ContainerHashes
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.garbage.removal import ContainerRemover, surplus_containers
+from trio_kubelet.runtime.images.container_images import ContainerImages, EnsureImages
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.inspection import PodInspector
@@ -80,10 +81,6 @@ STILL_RUNNING = Reason(reason="FailedKillPod")
 NOT_RESIZED = Reason(reason="ResizeError")
 
 
-EnsureImage = Callable[[Pod, Container, PodImages, cri.PodSandboxConfig], Awaitable[cri.Image]]
-"""Returns a container's image, pulled if its policy says so. Raises ImageError; may wait long."""
-
-
 @frozen(kw_only=True)
 class PodRuntime:
     """The parts that act on the containers of all pods. Holds no state of any of them.
@@ -93,7 +90,7 @@ class PodRuntime:
 
     inspector: PodInspector
     cache: RuntimeCache
-    ensure_image: EnsureImage
+    ensure_images: EnsureImages
     sandboxes: SandboxCreator
     starter: ContainerStarter
     stopper: ContainerStopper
@@ -103,7 +100,7 @@ class PodRuntime:
     recorder: EventRecorder
     journal: Journal
     clock: Clock
-    crash_backoff: BackoffPolicy
+    crash_backoff: Callable[[], BackoffPolicy]
     open_probes: OpenProbes
     dead_per_container: int = 1
 
@@ -263,8 +260,7 @@ class PodContainers:
             if plan.stop:
                 sync.report(observed)  # What takes its place may have to wait for its image.
             living = {container.id for container in observed.living}
-            still_running = any(order.container.id in living for order in plan.stop)
-            if still_running:
+            if any(order.container.id in living for order in plan.stop):
                 done = evolve(done, failures=(*done.failures, STILL_RUNNING))
             if done.failures:
                 return failed_outcome(done, plan, observed)
@@ -288,7 +284,7 @@ class PodContainers:
             now_ns=self._parts.clock.now_ns(),
             containers=self._table.records,
             hashes=hashes,
-            backoff_policy=self._parts.crash_backoff,
+            backoff_policy=self._parts.crash_backoff(),
             failed_probes=self._probes.failed(),
             unstarted=self._probes.unstarted(),
             resize=resize,
@@ -371,7 +367,7 @@ class PodContainers:
         """
         parts, pod = self._parts, sync.pod
         config = await parts.sandboxes.config(pod, sandbox)
-        images = {order.container.name: Future[cri.Image]() for order in orders}
+        images = {order.container.name: Future[ContainerImages]() for order in orders}
         done: list[PlanResult] = []
 
         async def start() -> None:
@@ -382,8 +378,7 @@ class PodContainers:
             done.append(await self._start_in(context, orders, images, sync))
 
         async def get_image(container: Container) -> None:
-            find = partial(self._find_image, pod, container, config)
-            await images[container.name].run(find)
+            await images[container.name].run(partial(self._find_image, pod, container, config))
 
         wanted = [order.container for order in orders]
         await run_concurrently(start, partial(run_for_each, wanted, get_image, IMAGES_AT_ONCE))
@@ -393,7 +388,7 @@ class PodContainers:
         self,
         context: StartContext,
         orders: Iterable[StartContainer],
-        images: Mapping[str, Future[cri.Image]],
+        images: Mapping[str, Future[ContainerImages]],
         sync: "_Sync",
     ) -> PlanResult:
         """Start containers in a sandbox, one after another, each when its image is there."""
@@ -412,12 +407,13 @@ class PodContainers:
                 elif context.observed is not sync.before:
                     sync.report(context.observed)  # What has run in this sync has ended since.
             try:
-                image = await images[name].result()
+                found = await images[name].result()
                 await parts.starter.remove_unstarted_predecessor(order, context.observed)
                 await parts.resizer.expect_start(context.pod, name)
-                self._table.attempt(name, parts.crash_backoff, parts.clock.now_ns())
-                made.append(await parts.starter.start(order, image, context))
+                self._table.attempt(name, parts.crash_backoff(), parts.clock.now_ns())
+                made.append(await parts.starter.start(order, found, context))
             except (ImageError, ContainerStartError) as error:
+                error.__traceback__ = None  # It goes through here to the future that has the error.
                 failures.append(_reason_of(error))
                 self._table.waits(name, failures[-1])
             else:
@@ -427,7 +423,11 @@ class PodContainers:
         return PlanResult(made=NewContainers(sandbox_id=context.sandbox.id, containers=tuple(made)))
 
     async def _wait_for(
-        self, image: Future[cri.Image], made: NewContainers, before: ObservedPod, sync: "_Sync"
+        self,
+        image: Future[ContainerImages],
+        made: NewContainers,
+        before: ObservedPod,
+        sync: "_Sync",
     ) -> None:
         """Report what runs, then wait until an image is there or cannot be had.
 
@@ -454,10 +454,10 @@ class PodContainers:
 
     async def _find_image(
         self, pod: Pod, container: Container, config: cri.PodSandboxConfig
-    ) -> cri.Image:
-        """The container's image. Raises ImageError after its status says so."""
+    ) -> ContainerImages:
+        """The container's images. Raises ImageError after its status says so."""
         try:
-            return await self._parts.ensure_image(pod, container, self._images, config)
+            return await self._parts.ensure_images(pod, container, self._images, config)
         except ImageError as error:
             self._table.waits(container.name, _reason_of(error))
             raise

@@ -1,6 +1,6 @@
 """The changes to a pod's containers by which they have what the pod is allocated.
 
-Pure: from what was allocated, what was actuated, and what runs to a `PodResize`. What is compared
+Pure: from what was allocated, what was actuated, and what runs to a `ResizePlan`. What is compared
 is what was recorded (`allocations.py`), never what the kernel shows: the kernel rounds, and a
 weight does not lead back to the shares that it was made of. Containers that do not run have nothing
 to be changed: they are made with what is allocated.
@@ -14,7 +14,8 @@ from trio_kubelet.k8s import Container, Pod, Quantity
 from trio_kubelet.k8s.resources import ResourceResizeRestartPolicy
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 
-_RESIZABLE = ("cpu", "memory")
+RESIZABLE = ("memory", "cpu")
+"""In the order of the Go kubelet."""
 _NOTHING = Quantity(0)
 
 _Amounts = Mapping[str, tuple[Quantity, Quantity]]
@@ -28,8 +29,10 @@ class ContainerUpdate:
     container: Container
     """As it is allocated."""
     instance: ObservedContainer
+    changed: frozenset[str] = frozenset(RESIZABLE)
+    """The resources of which it has something else than it is allocated."""
     lowered_memory_limit_bytes: int | None = None
-    """Its new memory limit, if that is lower than the one before."""
+    """Its new memory limit, if that is lower than the one that the runtime enforces."""
 
     @property
     def grows(self) -> bool:
@@ -38,7 +41,7 @@ class ContainerUpdate:
 
 
 @frozen(kw_only=True)
-class PodResize:
+class ResizePlan:
     """The way from what a pod has to what it is allocated: in place, or by a restart."""
 
     update: tuple[ContainerUpdate, ...] = ()
@@ -48,18 +51,18 @@ class PodResize:
     """The names of containers that do not run, and get other resources when they do."""
 
     @property
-    def without_restarts(self) -> "PodResize":
+    def without_restarts(self) -> "ResizePlan":
         """The same resize, but no container restarts for it now."""
         return evolve(self, restart=frozenset())
 
     @property
-    def when_all_stopped(self) -> "PodResize":
+    def when_all_stopped(self) -> "ResizePlan":
         """The same resize of a pod whose containers do not run any more."""
         updated = (each.container.name for each in self.update)
-        return PodResize(idle=self.idle | self.restart | frozenset(updated))
+        return ResizePlan(idle=self.idle | self.restart | frozenset(updated))
 
 
-def plan_resize(allocated: Pod, actuated: Pod, observed: ObservedPod) -> PodResize | None:
+def plan_resize(allocated: Pod, actuated: Pod, observed: ObservedPod) -> ResizePlan | None:
     """Plan a resize; None if the pod has what it is allocated."""
     if allocated is actuated:
         return None
@@ -69,23 +72,23 @@ def plan_resize(allocated: Pod, actuated: Pod, observed: ObservedPod) -> PodResi
     idle: set[str] = set()
     for container in _containers(allocated):
         had, gets = _amounts(actuated, before[container.name]), _amounts(allocated, container)
-        changed = {name for name in _RESIZABLE if had[name] != gets[name]}
+        changed = frozenset(name for name in RESIZABLE if had[name] != gets[name])
         instance = observed.container(container.name)
         if instance is None or instance.state is not ObservedState.RUNNING:
             idle.add(container.name)
         elif changed & _restarting(container):
             restart.add(container.name)
         elif changed:
-            limit, limit_before = gets["memory"][1], had["memory"][1]
-            is_lower = bool(limit) and (not limit_before or limit < limit_before)
+            limits = had["memory"][1], gets["memory"][1]
             updates.append(
                 ContainerUpdate(
                     container=container,
                     instance=instance,
-                    lowered_memory_limit_bytes=limit.value if is_lower else None,
+                    changed=changed,
+                    lowered_memory_limit_bytes=_lowered_bytes(instance, *limits),
                 )
             )
-    return PodResize(update=tuple(updates), restart=frozenset(restart), idle=frozenset(idle))
+    return ResizePlan(update=tuple(updates), restart=frozenset(restart), idle=frozenset(idle))
 
 
 def _containers(pod: Pod) -> Iterator[Container]:
@@ -98,7 +101,18 @@ def _amounts(pod: Pod, container: Container) -> _Amounts:
     own, whole = container.resources, pod.spec.resources
     requests = own.requests if own is not None else {}
     limits = {**(whole.limits if whole is not None else {}), **(own.limits if own else {})}
-    return {name: (requests.get(name, _NOTHING), limits.get(name, _NOTHING)) for name in _RESIZABLE}
+    return {name: (requests.get(name, _NOTHING), limits.get(name, _NOTHING)) for name in RESIZABLE}
+
+
+def _lowered_bytes(instance: ObservedContainer, had: Quantity, gets: Quantity) -> int | None:
+    """The memory limit that a container gets, if it is lower than the one that it has."""
+    if not gets or (had and gets >= had):
+        return None
+    if instance.resources is not None and instance.resources.memory_limit_bytes == gets.value:
+        # Lowered by an agent that was killed before it recorded that. The page cache may have
+        # filled the container up to the new limit since: nothing is to wait for that.
+        return None
+    return gets.value
 
 
 def _restarting(container: Container) -> set[str]:

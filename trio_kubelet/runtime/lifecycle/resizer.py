@@ -1,15 +1,14 @@
 """Brings the running containers of a pod, and its cgroup, to what the pod is allocated.
 
-    memory of limits that shrink → pod's limits that grow → containers → pod's limits that shrink
+    for memory, then for cpu:  pod's limit, if it grows → containers → pod's limit, if it shrinks
 
-So at no moment is a container allowed more than its pod, in cpu and in memory, whichever of them
-grows while the other shrinks. No memory limit is set below what is used: the kernel would kill for
-it. Nothing is done before the allocation is on the disk; what was done is recorded after it. Each
-step may be made again, so an agent that is killed between two of them goes on with the next plan.
+So at no moment is a container allowed more than its pod. The two resources go apart: what is in the
+way of one does not hold up the other, and each container is told only of what changes. No memory
+limit is set below what is used: the kernel would kill for it. Nothing is done before the allocation
+is on the disk; what was done is recorded after it. Each step may be made again, so an agent that is
+killed between two of them goes on with the next plan.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from operator import attrgetter
 
 import trio
@@ -20,9 +19,9 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.config.resources import container_resources
+from trio_kubelet.runtime.config.resources import resource_update
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
-from trio_kubelet.runtime.lifecycle.resize_plan import ContainerUpdate, PodResize
+from trio_kubelet.runtime.lifecycle.resize_plan import RESIZABLE, ContainerUpdate, ResizePlan
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.tasks.callbacks import Callbacks
 
@@ -49,21 +48,19 @@ class PodResizer:
     _node: NodeFacts
     _on_try: Callbacks[[float, bool]]
 
-    async def resize(self, pod: Pod, plan: PodResize) -> None:
+    async def resize(self, pod: Pod, plan: ResizePlan) -> None:
         """Carry out a plan for a pod as it is allocated. Raises ResizeError.
 
         Cancelled, it leaves what was done; made again, it does the rest.
         """
-        async with self._tried():
-            if not await self._allocations.keep():
-                raise ResizeError(NOT_RECORDED)
-            await self._check_memory(pod, plan)
-            await self._cgroups.grow(pod)
-            for update in sorted(plan.update, key=attrgetter("grows")):
-                await self._update(pod, update)
-            await self._cgroups.finish_resize(pod)
-            self._allocations.actuate(pod, plan.idle if plan.restart else None)
-            await self._allocations.keep()
+        began_at, worked = trio.current_time(), False
+        try:
+            problems = await self._resize_all(pod, plan)
+            worked = not problems
+        finally:
+            self._on_try.call(trio.current_time() - began_at, worked)
+        if problems:
+            raise ResizeError(aggregated(problems))
 
     async def expect_start(self, pod: Pod, name: str) -> None:
         """Record that a container is made with what the pod is allocated.
@@ -72,20 +69,37 @@ class PodResizer:
         its former resources still, and is restarted for that once more.
         """
         self._allocations.actuate(pod, (name,))
+        # A disk that is full keeps no container from starting; it may restart once too often then.
         await self._allocations.keep()
 
-    @asynccontextmanager
-    async def _tried(self) -> AsyncIterator[None]:
-        began_at, worked = trio.current_time(), False
-        try:
-            yield
-            worked = True
-        except (RpcError, PreparationError) as error:
-            raise ResizeError(error.message) from error
-        finally:
-            self._on_try.call(trio.current_time() - began_at, worked)
+    async def _resize_all(self, pod: Pod, plan: ResizePlan) -> list[str]:
+        """Change what can be changed; return what was in the way of the rest."""
+        if not await self._allocations.keep():
+            return [NOT_RECORDED]
+        tried = [await self._resize_one(pod, plan, resource) for resource in RESIZABLE]
+        problems = [problem for problem in tried if problem]
+        if not problems:
+            # A container that is about to restart is recorded when it does.
+            self._allocations.actuate(pod, plan.idle if plan.restart else None)
+        # One that does not get to the disk does no harm: a later agent resizes again, to the same.
+        await self._allocations.keep()
+        return problems
 
-    async def _check_memory(self, pod: Pod, plan: PodResize) -> None:
+    async def _resize_one(self, pod: Pod, plan: ResizePlan, resource: str) -> str:
+        """Change one resource of the pod and its containers; return what was in the way, or ""."""
+        updates = [each for each in plan.update if resource in each.changed]
+        try:
+            if resource == "memory":
+                await self._check_memory(pod, plan)
+            await self._cgroups.grow(pod, resource)
+            for update in sorted(updates, key=attrgetter("grows")):
+                await self._update(pod, update, resource)
+            await self._cgroups.finish_resize(pod, resource)
+        except (RpcError, PreparationError, ResizeError) as error:
+            return error.message
+        return ""
+
+    async def _check_memory(self, pod: Pod, plan: ResizePlan) -> None:
         """Compare memory limits that are to be lowered with what is used now."""
         problems = []
         decrease = await self._cgroups.memory_limit_decrease(pod)
@@ -112,16 +126,16 @@ class PodResizer:
             raise
         return stats.memory.usage_bytes.value or stats.memory.working_set_bytes.value
 
-    async def _update(self, pod: Pod, update: ContainerUpdate) -> None:
+    async def _update(self, pod: Pod, update: ContainerUpdate, resource: str) -> None:
         """Change a container. One that has gone meanwhile is left for the next plan to find."""
-        resources = container_resources(pod, update.container, self._node)
+        resources = resource_update(pod, update.container, self._node, resource)
         try:
             await self._client.update_container_resources(update.instance.id, resources)
         except RpcError as error:
             if error.code is Code.NOT_FOUND:
                 return
             raise
-        self._allocations.actuate(pod, (update.container.name,))
+        self._allocations.actuate(pod, (update.container.name,), resource)
 
 
 def _below_usage(what: str, limit_bytes: int, usage_bytes: int) -> str:

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
+from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import Container, ContainerStatus, Pod, ResourceRequirements
 from trio_kubelet.k8s.codec import decode, encode
+from trio_kubelet.k8s.fnv import fnv1a_32
 from trio_kubelet.k8s.json_text import go_json
-from trio_kubelet.runtime.config.container_hash import fnv1a_32
 
 Record = Mapping[str, Any]
 """`ContainerResources` by the container's name, `PodLevelResources` or null."""
@@ -87,14 +88,19 @@ def with_record(pod: Pod, record: Record) -> Pod:
     return pod if spec == pod.spec else evolve(pod, spec=spec)
 
 
-def with_containers_of(record: Record, pod: Pod, names: Collection[str]) -> Record:
+def with_containers_of(
+    record: Record, pod: Pod, names: Collection[str], resource: str | None = None
+) -> Record:
     """Return a record in which containers of these names have what the pod says.
 
-    The very same record if they have that.
+    With `resource` they have that of it, and of the rest what they had. The very same record if
+    they have that.
     """
     known = record.get(_CONTAINERS) or {}
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     given = {each.name: _encoded(each) for each in containers if each.name in names}
+    if resource is not None:
+        given = {k: _with_resource(known.get(k) or {}, v, resource) for k, v in given.items()}
     if all(known.get(name) == resources for name, resources in given.items()):
         return record
     return {**record, _CONTAINERS: {**known, **given}}
@@ -118,6 +124,8 @@ def parsed(text: str) -> Records:
         records = json.loads(data).get("entries") or {}
         if not all(isinstance(record, dict) for record in records.values()):
             raise ValueError("it has another form")
+        if not all(map(is_path_part, records)):  # What is left of a pod is removed by its UID.
+            raise ValueError("it has the UID of no pod")
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("it has another form") from error
     return dict(records)
@@ -130,10 +138,19 @@ def printed(records: Records) -> str:
 
 @frozen
 class _Entry:
-    """A pod's UID and record in the text of a file, where quotes are escaped."""
+    """A pod's UID and record in the text of a file, where quotes are escaped.
+
+    `number` counts upwards over all entries.
+    """
 
     record: Record
     escaped: str
+    number: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Larger entries stand first; of those of about one size the newest stands last."""
+        return -len(self.escaped).bit_length(), self.number
 
     @property
     def text(self) -> str:
@@ -145,18 +162,20 @@ class RecordPrinter:
     """Prints the records of one file again and again, of which only what is new costs much.
 
     A checksum goes on from that of what stands before it, so the largest records stand first: one
-    pod that comes or goes costs what it and smaller ones have, however large others are.
+    pod that comes or goes costs what it and smaller ones have, however large others are. Most are
+    of about one size: one that comes costs nothing for those that came before it.
     """
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
+        self._number = 0
         self._order: list[_Entry] = []
         self._checksums: list[int] = []
 
     def printed(self, records: Records) -> str:
         """Return the text of the file. Blocks as long as new records are large."""
         self._entries = {uid: self._entry(uid, record) for uid, record in records.items()}
-        order = sorted(self._entries.values(), key=lambda each: (-len(each.escaped), each.escaped))
+        order = sorted(self._entries.values(), key=lambda each: each.place)
         pairs = enumerate(zip(self._order, order, strict=False))
         shorter = min(len(self._order), len(order))
         same = next((at for at, (before, after) in pairs if before is not after), shorter)
@@ -173,11 +192,24 @@ class RecordPrinter:
         known = self._entries.get(uid)
         if known is not None and known.record is record:
             return known
-        return _Entry(record, _escaped(f"{go_json(uid)}:{go_json(record)}"))
+        self._number += 1
+        return _Entry(record, _escaped(f"{go_json(uid)}:{go_json(record)}"), self._number)
 
 
 def _encoded(container: Container) -> Mapping[str, Any]:
     return encode(container.resources) if container.resources else {}
+
+
+def _with_resource(before: Record, given: Record, resource: str) -> Record:
+    """The resources of `before`, with request and limit of one resource as in `given`."""
+    merged = dict(before)
+    for kind in ("requests", "limits"):
+        amounts = {k: v for k, v in (before.get(kind) or {}).items() if k != resource}
+        amounts |= {k: v for k, v in (given.get(kind) or {}).items() if k == resource}
+        merged.pop(kind, None)
+        if amounts:
+            merged[kind] = amounts
+    return merged
 
 
 def _as_told(container: C, told: Mapping[str, ContainerStatus]) -> C:
@@ -187,7 +219,9 @@ def _as_told(container: C, told: Mapping[str, ContainerStatus]) -> C:
     asked = container.resources or ResourceRequirements()
     others = {name: limit for name, limit in asked.limits.items() if name not in _RESIZABLE}
     limits = {k: v for k, v in status.resources.limits.items() if k in _RESIZABLE}
-    given = evolve(asked, requests=dict(status.allocated_resources), limits={**others, **limits})
+    # A kubelet without InPlacePodVerticalScalingAllocatedStatus tells of no allocation.
+    requests = dict(status.allocated_resources or status.resources.requests)
+    given = evolve(asked, requests=requests, limits={**others, **limits})
     return container if given == asked else evolve(container, resources=given)
 
 

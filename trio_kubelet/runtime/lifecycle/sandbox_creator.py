@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import TypeVar
 
 import structlog
 import trio
@@ -13,7 +14,7 @@ from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.dns import DnsWarning, NodeDns, dns_config
-from trio_kubelet.runtime.config.labels import left_out_of_sandbox
+from trio_kubelet.runtime.config.labels import MANY_LABELS, left_out_of_sandbox
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.config.security import IdMapping, SecurityFacts
@@ -28,6 +29,8 @@ from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("runtime")
+
+T = TypeVar("T")
 
 ANNOTATIONS_LEFT_OUT = "AnnotationsLeftOut"
 
@@ -103,13 +106,15 @@ class SandboxCreator:
             node_dns = await self.files.share_of(pod.metadata).run_sync(prepare)
             dns, warnings = dns_config(pod, node_dns)
             security = SecurityFacts(user_namespace=await self.user_namespace(pod))
-            config = sandbox_config(
-                pod, self.node, attempt=sandbox.attempt, dns=dns, security=security
+            make = partial(
+                sandbox_config, pod, self.node, attempt=sandbox.attempt, dns=dns, security=security
             )
+            config = await self._made(pod, make)
         except (ConfigError, OSError) as error:
             raise SandboxError.not_made(str(error)) from error
         if isinstance(sandbox, NewSandbox):
-            self._warn(pod, warnings)
+            left_out = await self._made(pod, partial(left_out_of_sandbox, pod))
+            self._warn(pod, warnings, left_out)
         return config
 
     async def ensure(
@@ -133,14 +138,22 @@ class SandboxCreator:
         log.warning("sandbox creation failed", pod=pod_full_name(pod), error=str(error))
         self.recorder.pod(pod, EventType.WARNING, error.reason, str(error))
 
-    def _warn(self, pod: Pod, warnings: Iterable[DnsWarning]) -> None:
+    async def _made(self, pod: Pod, make: Callable[[], T]) -> T:
+        """The labels and annotations of a sandbox; made in a thread, if they are many."""
+        if len(pod.metadata.labels) + len(pod.metadata.annotations) > MANY_LABELS:
+            return await self.files.share_of(pod.metadata).run_sync(make)
+        return make()
+
+    def _warn(self, pod: Pod, warnings: Iterable[DnsWarning], left_out: str) -> None:
         """Tell of what a new sandbox will not have of what its pod asks for."""
         for warning in warnings:
             if warning.for_node:
-                self.recorder.node(EventType.WARNING, warning.reason, warning.message)
+                self.recorder.node(
+                    EventType.WARNING, warning.reason, warning.message, caused_by_pod=True
+                )
             else:
                 self.recorder.pod(pod, EventType.WARNING, warning.reason, warning.message)
-        if left_out := left_out_of_sandbox(pod):
+        if left_out:
             self.recorder.pod(pod, EventType.WARNING, ANNOTATIONS_LEFT_OUT, left_out)
 
     def _prepare(self, pod: Pod) -> NodeDns:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from attrs import frozen
 
+from trio_kubelet.errors import UNEXPECTED_ADMISSION_ERROR
 from trio_kubelet.k8s import Node, NodeFeatures, Pod, PodPhase, Quantity, TaintEffect
 from trio_kubelet.pod_source import is_critical, is_static
 from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE
@@ -41,6 +42,10 @@ TAINT_TOLERATION = predicate_failed(
     "TaintToleration", "node(s) had taints that the pod didn't tolerate"
 )
 
+NODE_SHUTDOWN = Rejection(
+    reason="NodeShutdown", message="Pod was rejected as the node is shutting down."
+)
+
 
 @frozen(kw_only=True)
 class Admission:
@@ -54,7 +59,10 @@ class Admission:
     `declared_features` what the node declares; `no_user_namespace` returns why a pod cannot have
     one of its own, empty if it can. `compare_taints` is the gate
     TaintTolerationComparisonOperators.
-    `under_pressure` rejects pods that a node under pressure does not take.
+    `under_pressure` rejects pods that a node under pressure does not take. `goes_down` says whether
+    the machine is being shut down. `devices` returns why a pod cannot have the
+    devices it needs beside others, "" if it can; resources for which `is_device` are counted
+    there.
     """
 
     max_pods: int
@@ -68,6 +76,9 @@ class Admission:
     no_user_namespace: Callable[[Pod], str] = lambda _pod: NO_USER_NAMESPACE
     compare_taints: bool = False
     under_pressure: Callable[[Pod], Rejection | None] = lambda _pod: None
+    goes_down: Callable[[], bool] = lambda: False
+    devices: Callable[[Pod, Sequence[Pod]], str] = lambda _pod, _others: ""
+    is_device: Callable[[str], bool] = lambda _name: False
 
     def __call__(self, pod: Pod, active: Iterable[Pod]) -> AdmissionResult:
         """None admits the pod.
@@ -76,7 +87,7 @@ class Admission:
         pod is made to go for one that would be rejected all the same.
         """
         others, node = tuple(active), self.node()
-        if rejection := self._refused(pod):
+        if rejection := self._refused(pod) or self._without_devices(pod, others):
             return rejection
         short = self._shortages(pod, others, node)
         unfit = self._unfit(pod, others, node)
@@ -90,7 +101,7 @@ class Admission:
     def fits(self, pod: Pod, others: Iterable[Pod]) -> bool:
         """True if a pod that may run here fits beside others, its ports of the host included."""
         beside = tuple(others)
-        short = self._shortages(pod, beside, self.node())
+        short = self._shortages(pod, beside, self.node()) or self._without_devices(pod, beside)
         return not short and ports_taken(pod, beside) is None
 
     def wants_newer_node(self, pod: Pod) -> bool:
@@ -102,6 +113,7 @@ class Admission:
         """The rejection that stays true however many pods go, and is told first."""
         return (
             too_many_items(pod)
+            or (NODE_SHUTDOWN if self.goes_down() else None)
             or self.under_pressure(pod)
             or forbidden_sysctl(pod, self.allowed_sysctls)
             or (None if self.runtime_classes else unknown_runtime_class(pod))
@@ -109,12 +121,17 @@ class Admission:
             or unsupported_groups_policy(pod, self.runtime_features())
         )
 
+    def _without_devices(self, pod: Pod, others: Sequence[Pod]) -> Rejection | None:
+        message = self.devices(pod, others)
+        return Rejection(reason=UNEXPECTED_ADMISSION_ERROR, message=message) if message else None
+
     def _shortages(
         self, pod: Pod, others: Sequence[Pod], node: Node | None
     ) -> tuple[Shortage, ...]:
         """The shortages. The agent's own numbers go before the node object's."""
         told = node.status.allocatable if node is not None else {}
         limits = {**told, PODS: Quantity(self.max_pods), **self.allocatable()}
+        limits = {name: amount for name, amount in limits.items() if not self.is_device(name)}
         return shortages(pod, others, limits, limits_are_complete=node is not None)
 
     def _unfit(self, pod: Pod, others: Sequence[Pod], node: Node | None) -> Rejection | None:

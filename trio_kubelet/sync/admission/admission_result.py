@@ -11,12 +11,12 @@ from trio_kubelet.k8s import Pod
 class Rejection:
     """Why a pod is not admitted, in the words of its event.
 
-    `for_pressure`: another pod like it would be rejected as well, until the node has room again.
+    `is_paced`: another pod like it would be rejected as well, until the node has room again.
     """
 
     reason: str
     message: str
-    for_pressure: bool = False
+    is_paced: bool = False
 
 
 @frozen(kw_only=True)

@@ -10,7 +10,6 @@ from trio_kubelet.k8s import (
     RESTART_ALL_CONTAINERS,
     USER_NAMESPACES_WITH_HOST_NETWORK,
     AppArmorProfileType,
-    Container,
     ContainerRestartRuleAction,
     NodeFeatures,
     OSName,
@@ -120,7 +119,7 @@ def unenforceable_apparmor(pod: Pod, *, enabled: bool) -> Rejection | None:
     """Reject a pod with a profile where the kernel has no AppArmor, or that names no profile."""
     profiles = [
         profile
-        for container in _containers(pod)
+        for container in pod.spec.admitted_containers
         if (profile := apparmor_profile(pod, container)) is not None
         and profile.type != AppArmorProfileType.UNCONFINED
     ]
@@ -147,7 +146,8 @@ def undeclared_features(pod: Pod, declared: Collection[str]) -> Rejection | None
 def needed_features(pod: Pod) -> set[str]:
     """The features without which a pod cannot be what its spec says (v1.36)."""
     needed = set()
-    rules = (rule for container in _containers(pod) for rule in container.restart_policy_rules)
+    containers = pod.spec.admitted_containers
+    rules = (rule for container in containers for rule in container.restart_policy_rules)
     if any(rule.action == ContainerRestartRuleAction.RESTART_ALL_CONTAINERS for rule in rules):
         needed.add(RESTART_ALL_CONTAINERS)
     if pod.spec.host_network and pod.spec.host_users is False:
@@ -178,10 +178,6 @@ def unknown_runtime_class(pod: Pod) -> Rejection | None:
     if not name:
         return None
     return Rejection(reason="RuntimeClass", message=f'RuntimeClass "{name}" not found')
-
-
-def _containers(pod: Pod) -> tuple[Container, ...]:
-    return (*pod.spec.init_containers, *pod.spec.containers)
 
 
 def _apparmor(why: str) -> Rejection:

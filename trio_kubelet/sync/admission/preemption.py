@@ -7,6 +7,7 @@ and of two that come equally close the smaller.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from trio_kubelet.errors import UNEXPECTED_ADMISSION_ERROR
 from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.pod_source import is_critical
 from trio_kubelet.resources import qos_class
@@ -52,7 +53,7 @@ def preempt(
         victims = _victims(pod, others, missing)
     except _TooLittleError as error:
         return Rejection(
-            reason="UnexpectedAdmissionError",
+            reason=UNEXPECTED_ADMISSION_ERROR,
             message="Unexpected error while attempting to recover from admission failure: "
             f"preemption: error finding a set of pods to preempt: {error}",
         )

@@ -1,19 +1,24 @@
 """Decides if a pod that runs may be allocated other resources (KEP-1287): now, later or never."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from attrs import evolve, frozen
 
 from trio_kubelet.k8s import Container, Pod, PodQOSClass, Quantity
 from trio_kubelet.k8s.resources import ResourceResizeRestartPolicy
-from trio_kubelet.k8s.totals import is_sidecar
+from trio_kubelet.k8s.totals import container_requests, is_sidecar
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.resources import pod_requests, qos_class
-from trio_kubelet.runtime.lifecycle.resizes import DEFERRED, INFEASIBLE
+from trio_kubelet.runtime.lifecycle.resize_progress import DEFERRED, INFEASIBLE
 from trio_kubelet.sync.admission.admission_result import Shortage
 from trio_kubelet.sync.admission.resource_fit import ZERO, number
 
 RESIZABLE = ("cpu", "memory")
+
+_STATIC_POLICIES = {
+    "cpu": 'CPU Manager policy "static"',
+    "memory": 'Memory Manager policy "Static"',
+}
 
 _QOS_ORDER = {
     PodQOSClass.GUARANTEED: 0,
@@ -43,20 +48,25 @@ class ResizeAdmission:
     `allocatable` returns what pods may ask for in all, `may_swap` says whether a container of a
     pod may use swap. `pod_level` is the gate InPlacePodLevelResourcesVerticalScaling,
     `init_containers` InPlacePodVerticalScalingInitContainers, which sidecars do not need.
+    `static_managers` are the resource managers, `cpu` or `memory`, whose policy is static: what
+    they have given to containers of Guaranteed pods cannot change.
     """
 
     allocatable: Callable[[], Amounts]
     may_swap: Callable[[Pod, Container], bool]
     pod_level: bool = True
     init_containers: bool = True
+    static_managers: Collection[str] = ()
 
-    def __call__(self, pod: Pod, allocated: Pod, used: Amounts) -> ResizeRefusal | None:
-        """None grants what the spec of `pod` asks for.
+    def infeasible(self, pod: Pod, allocated: Pod) -> ResizeRefusal | None:
+        """Why a pod can never be given what its spec asks for, whatever others hold.
 
-        `allocated` is the pod with what it holds now, `used` what all other pods hold.
+        `allocated` is the pod with what it holds now. All containers are looked at.
         """
         if is_static(pod):
             return _infeasible("In-place resize of static-pods is not supported", "static_pod")
+        if refusal := self._exclusive(pod, allocated):
+            return refusal
         if _has_other_qos(pod):
             message = "Pod QoS class may not change as a result of resizing"
             return _infeasible(message, "qos_class_change")
@@ -69,11 +79,15 @@ class ResizeAdmission:
         if not self.init_containers and _changes_init_containers(pod, allocated):
             message = "InPlacePodVerticalScalingInitContainers is disabled"
             return _infeasible(message, "feature_gate_off")
-        return self._unfit(pod_requests(pod), pod_requests(allocated), used)
+        return None
 
-    def _unfit(self, wanted: Amounts, held: Amounts, used: Amounts) -> ResizeRefusal | None:
-        """A resource that grows must fit; one that does not is no worse than it was."""
-        limits = self.allocatable()
+    def unfit(self, pod: Pod, allocated: Pod, used: Amounts) -> ResizeRefusal | None:
+        """Why what a pod asks for does not fit beside what all other pods hold, which is `used`.
+
+        A resource that grows must fit; one that does not is no worse than it was. The sums of its
+        containers are those that its spec keeps.
+        """
+        wanted, held, limits = pod_requests(pod), pod_requests(allocated), self.allocatable()
         growing = [
             name
             for name in RESIZABLE
@@ -99,14 +113,33 @@ class ResizeAdmission:
                 return ResizeRefusal(reason=DEFERRED, message=shortage.rejection.message)
         return None
 
+    def _exclusive(self, pod: Pod, allocated: Pod) -> ResizeRefusal | None:
+        """The refusal of other CPUs or memory for containers that may have theirs alone."""
+        if qos_class(allocated) is not PodQOSClass.GUARANTEED:
+            return None
+        before = {
+            each.name: container_requests(each) for each in allocated.spec.admitted_containers
+        }
+        for resource in self.static_managers:
+            if all(
+                container_requests(each).get(resource) == before.get(each.name, {}).get(resource)
+                for each in pod.spec.admitted_containers
+            ):
+                continue
+            message = (
+                f"Resize is infeasible for Guaranteed Pods alongside {_STATIC_POLICIES[resource]}"
+            )
+            return _infeasible(message, f"guaranteed_pod_{resource}_manager_static_policy")
+        return None
+
     def _changes_swap(self, pod: Pod, allocated: Pod) -> bool:
         """True if a container's part of the swap would change while it runs (KEP-2400)."""
-        before = {each.name: each for each in _containers(allocated)}
+        before = {each.name: each for each in allocated.spec.admitted_containers}
         return any(
             _memory_request(each) != _memory_request(before[each.name])
             and not _restarts_for_memory(each)
             and (self.may_swap(pod, each) or self.may_swap(allocated, before[each.name]))
-            for each in _containers(pod)
+            for each in pod.spec.admitted_containers
         )
 
 
@@ -117,7 +150,7 @@ def resize_order(pod: Pod, allocated: Pod, pending_since_ns: int | None) -> tupl
     the pod, by its QoS class, and by the time that it has waited.
     """
     wanted, held = pod_requests(pod), pod_requests(allocated)
-    grows = any(wanted.get(name, ZERO) > held.get(name, ZERO) for name in RESIZABLE)
+    grows = _asks_for_more(wanted, held)
     waits_longest_ns = pending_since_ns if pending_since_ns is not None else 2**63
     return (
         grows,
@@ -126,6 +159,15 @@ def resize_order(pod: Pod, allocated: Pod, pending_since_ns: int | None) -> tupl
         waits_longest_ns,
         pod.metadata.key,
     )
+
+
+def shrinks(pod: Pod, allocated: Pod) -> bool:
+    """True if a pod asks for less of a resource than it holds."""
+    return _asks_for_more(pod_requests(allocated), pod_requests(pod))
+
+
+def _asks_for_more(wanted: Amounts, held: Amounts) -> bool:
+    return any(wanted.get(name, ZERO) > held.get(name, ZERO) for name in RESIZABLE)
 
 
 def _infeasible(message: str, detail: str) -> ResizeRefusal:
@@ -145,10 +187,6 @@ def _changes_init_containers(pod: Pod, allocated: Pod) -> bool:
         for each in pod.spec.init_containers
         if not is_sidecar(each)
     )
-
-
-def _containers(pod: Pod) -> tuple[Container, ...]:
-    return (*pod.spec.init_containers, *pod.spec.containers)
 
 
 def _memory_request(container: Container) -> Quantity:

@@ -226,7 +226,7 @@ async def test_a_watch_tells_what_happens_after_a_version(server: ApiServer) -> 
     async with client.watch(CONFIG_MAPS, DEFAULT, resource_version=version) as frames:
         server.update(CONFIG_MAPS, evolve(created, data={"key": "2"}))
         server.delete(CONFIG_MAPS, "web")
-        seen = [(await anext(frames)), (await anext(frames))]
+        seen = [await (await anext(frames)).read(), await (await anext(frames)).read()]
     assert [frame.type for frame in seen] == [FrameType.MODIFIED, FrameType.DELETED]
     assert isinstance(seen[0].object, ConfigMap)
     assert seen[0].object.data == {"key": "2"}
@@ -237,7 +237,7 @@ async def test_a_watch_ends_when_it_was_asked_to(
     autojump_clock: MockClock, server: ApiServer
 ) -> None:
     async with server.client().watch(CONFIG_MAPS, timeout_seconds=90) as frames:
-        seen = [frame.type async for frame in frames]
+        seen = [frame.head.type async for frame in frames]
     assert seen == [FrameType.BOOKMARK]
     assert trio.current_time() == 90
 
@@ -245,7 +245,7 @@ async def test_a_watch_ends_when_it_was_asked_to(
 async def test_a_streaming_list_begins_with_what_there_is(server: ApiServer) -> None:
     server.create(CONFIG_MAPS, config_map("one"))
     async with server.client().watch(CONFIG_MAPS, send_initial_events=True) as frames:
-        first, second = await anext(frames), await anext(frames)
+        first, second = [await (await anext(frames)).read() for _ in range(2)]
     assert first.type is FrameType.ADDED
     assert second.initial_events_end
     assert second.resource_version == str(server.storage.version)

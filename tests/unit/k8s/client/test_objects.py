@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from trio_kubelet.k8s import ConfigMap, ObjectMeta, Pod
 from trio_kubelet.k8s.client import ApiClient, ApiError, FrameType, Selection, UndecodableObject
+from trio_kubelet.k8s.client.api import FrameHead
 from trio_kubelet.k8s.client.errors import error_from_answer
-from trio_kubelet.k8s.client.objects import FrameReader, read_frame, read_object
+from trio_kubelet.k8s.client.objects import (
+    FrameReader,
+    head_of,
+    read_frame,
+    read_head,
+    read_object,
+)
 from trio_kubelet.k8s.kinds import CONFIG_MAPS, PODS
 
 
@@ -57,6 +64,38 @@ def test_what_is_no_frame_is_an_error(document: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         read_frame(CONFIG_MAPS, document, "GET /x")
     assert caught.value.reason == "UnreadableAnswer"
+
+
+REST = b',"creationTimestamp":"2026-01-31T12:00:00Z"},"spec":{"nodeName":"n"}}}'
+
+
+@pytest.mark.parametrize(
+    ("metadata", "head"),
+    [
+        (
+            b'"name":"web","namespace":"default","uid":"u1","resourceVersion":"7"',
+            ("7", "default", "web", "u1"),
+        ),
+        (
+            b'"name":"web-x","generateName":"web-","namespace":"n","uid":"u","resourceVersion":"8"',
+            ("8", "n", "web-x", "u"),
+        ),
+        (b'"name":"gvisor","uid":"u","resourceVersion":"9"', ("9", "", "gvisor", "u")),
+        (b'"labels":{"a":"b"},"name":"web","uid":"u","resourceVersion":"9"', None),
+        (b'"name":"\\u0061","uid":"u","resourceVersion":"9"', None),
+        (b'"name":"\xff","uid":"u","resourceVersion":"9"', None),
+        (b'"name":"a","uid":"u","resourceVersion":"x"', None),
+    ],
+)
+def test_the_head_of_a_frame_is_read_as_an_api_server_writes_it(
+    metadata: bytes, head: tuple[str, ...] | None
+) -> None:
+    start = b'{"type":"MODIFIED","object":{"kind":"Pod","apiVersion":"v1","metadata":{'
+    document = start + metadata + REST
+    expected = head and FrameHead(FrameType.MODIFIED, *head)
+    assert read_head(document) == expected
+    if head:
+        assert head_of(read_frame(PODS, document, "")) == expected
 
 
 def pod_frame(version: str, image: str) -> bytes:

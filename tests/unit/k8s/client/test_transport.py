@@ -82,6 +82,12 @@ class Body(httpx.AsyncByteStream):
         yield b"ok"
 
 
+class Endless(httpx.AsyncByteStream):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"first"
+        await trio.sleep_forever()
+
+
 class Pool(httpx.AsyncBaseTransport):
     """Answers everything, and knows what it was made with."""
 
@@ -89,11 +95,12 @@ class Pool(httpx.AsyncBaseTransport):
         self.context = context
         self.closed = False
         self.requests = 0
+        self.body: httpx.AsyncByteStream = Body()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         assert not self.closed
         self.requests += 1
-        return httpx.Response(200, stream=Body())
+        return httpx.Response(200, stream=self.body)
 
     async def aclose(self) -> None:
         self.closed = True
@@ -102,10 +109,10 @@ class Pool(httpx.AsyncBaseTransport):
 class Pools:
     """Pools whose certificates can be changed."""
 
-    def __init__(self, connections: int | None = None) -> None:
+    def __init__(self, connections: int | None = None, *, watches: bool = False) -> None:
         self.pools: list[Pool] = []
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self.transport = RotatingTransport(self.current, self.make, connections)
+        self.transport = RotatingTransport(self.current, self.make, connections, watches=watches)
 
     async def current(self) -> ssl.SSLContext:
         return self.context
@@ -143,6 +150,29 @@ async def test_what_is_under_way_ends_on_its_old_connection() -> None:
     await (await pools.ask()).aclose()
     assert [pool.closed for pool in pools.pools] == [False, False]
     await watch.aclose()
+    assert [pool.closed for pool in pools.pools] == [True, False]
+
+
+async def test_watches_end_in_good_order_when_the_certificate_is_another() -> None:
+    pools = Pools(watches=True)
+    await (await pools.ask()).aclose()
+    pools.pools[0].body = Endless()
+    watch = await pools.ask()
+    chunks: list[bytes] = []
+
+    async def follow() -> None:
+        chunks.extend([chunk async for chunk in watch.aiter_raw()])
+        await watch.aclose()
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            await wait_all_tasks_blocked()
+            await pools.transport.renew()
+            assert not pools.pools[0].closed, "the certificate is the same"
+            pools.change()
+            await pools.transport.renew()
+    assert chunks == [b"first"]
     assert [pool.closed for pool in pools.pools] == [True, False]
 
 

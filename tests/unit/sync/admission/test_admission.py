@@ -258,3 +258,10 @@ def test_a_pod_that_the_node_does_not_suit_wants_a_newer_one(
     admission = make_admission(lambda: node)
     assert not admission.wants_newer_node(make_pod())
     assert admission.wants_newer_node(make_pod(nodeSelector={"disk": "ssd"})) == wants
+
+
+def test_a_machine_that_goes_down_takes_no_pod() -> None:
+    admission = make_admission(goes_down=lambda: True)
+    assert admission(make_pod("any", priority=2_000_000_000), ()) == Rejection(
+        reason="NodeShutdown", message="Pod was rejected as the node is shutting down."
+    )

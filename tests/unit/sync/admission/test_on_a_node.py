@@ -1,7 +1,7 @@
 """Admission on a whole node of a cluster: what the API shows of pods that may run, or may not."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from trio_kubelet.agent.start import Agent
 from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow import HollowOptions, HollowRuntime, open_hollow_runtime
+from trio_kubelet.hollow.faults import Faults, no_faults
 from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.k8s import (
     EVENTS,
@@ -32,10 +33,13 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.k8s.codec import decode
+from trio_kubelet.kernel.logind import Logind
 from trio_kubelet.node.machine import read_machine
 from trio_kubelet.rpc import InProcess
 
 NODE = "here"
+
+OpenLogind = Callable[[], AbstractAsyncContextManager[Logind]]
 
 
 class MovingClock(TrioClock):
@@ -77,10 +81,13 @@ class OneNode:
     root: Path
 
     @asynccontextmanager
-    async def agent(self, **fields: Any) -> AsyncIterator[None]:
+    async def agent(
+        self, *, machine: str = "", open_logind: OpenLogind | None = None, **fields: Any
+    ) -> AsyncIterator[None]:
         """Run an agent until the end of the block; it begins with a node that is known.
 
-        `fields` are of the configuration.
+        `fields` are of the configuration; `machine` is where the root folder of the machine is
+        whose figures count, empty for this one.
         """
 
         @asynccontextmanager
@@ -100,7 +107,8 @@ class OneNode:
                 root_dir=str(self.root / "kubelet"), hostname_override=NODE, hollow=True
             ),
         )
-        host = hollow_host(InProcess(self.runtime), read_machine(self.root))
+        host = hollow_host(InProcess(self.runtime), read_machine(self.root), root=machine)
+        host = evolve(host, open_logind=open_logind)
         agent = Agent(settings, MovingClock(), host, open_clients=clients)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(agent.run)
@@ -152,9 +160,10 @@ class OneNode:
 
 
 @asynccontextmanager
-async def one_node(root: Path) -> AsyncIterator[OneNode]:
+async def one_node(root: Path, faults: Faults = no_faults) -> AsyncIterator[OneNode]:
     """A node whose runtime and API server outlive its agent."""
-    async with open_hollow_runtime(TrioClock(), HollowOptions(images=("busybox",))) as runtime:
+    options = HollowOptions(images=("busybox",), faults=faults)
+    async with open_hollow_runtime(TrioClock(), options) as runtime:
         yield OneNode(ApiServer(), runtime, root)
 
 

@@ -49,7 +49,7 @@ def test_under_pressure_only_some_are_let_in(
     pod: Pod, pressures: Pressures | None, refused: str
 ) -> None:
     wanted = Rejection(
-        reason="Evicted", message=f"The node had condition: {refused}. ", for_pressure=True
+        reason="Evicted", message=f"The node had condition: {refused}. ", is_paced=True
     )
     assert refused_under_pressure(pod, pressures) == (wanted if refused else None)
 

@@ -22,12 +22,16 @@ def decide(
     *,
     swaps: bool = False,
     pod_level: bool = True,
+    static: tuple[str, ...] = (),
 ) -> ResizeRefusal | None:
     admission = ResizeAdmission(
-        allocatable=lambda: NODE, may_swap=lambda _pod, _container: swaps, pod_level=pod_level
+        allocatable=lambda: NODE,
+        may_swap=lambda _pod, _container: swaps,
+        pod_level=pod_level,
+        static_managers=static,
     )
     others = {name: Quantity(amount) for name, amount in (used or {}).items()}
-    return admission(pod, allocated, others)
+    return admission.infeasible(pod, allocated) or admission.unfit(pod, allocated, others)
 
 
 def asking(cpu: str = "1", memory: str = "256Mi", **more: Any) -> Pod:
@@ -134,6 +138,27 @@ def test_the_pod_as_a_whole_is_resized_only_if_the_gate_is_on() -> None:
     refusal = decide(larger, before, {"cpu": "500m"})
     assert refusal is not None
     assert refusal.reason == "Deferred"
+
+
+@pytest.mark.parametrize(
+    ("changes", "manager", "policy"),
+    [
+        ({"cpu": "1500m"}, "cpu", 'CPU Manager policy "static"'),
+        ({"memory": "128Mi"}, "memory", 'Memory Manager policy "Static"'),
+    ],
+)
+def test_what_a_static_policy_gave_to_a_guaranteed_pod_is_not_resized(
+    changes: dict[str, str], manager: str, policy: str
+) -> None:
+    pod, before = asking(limited=True, **changes), asking(limited=True)
+    assert decide(pod, before, static=(manager,)) == ResizeRefusal(
+        reason="Infeasible",
+        message=f"Resize is infeasible for Guaranteed Pods alongside {policy}",
+        detail=f"guaranteed_pod_{manager}_manager_static_policy",
+    )
+    others = {"cpu": "memory", "memory": "cpu"}
+    assert decide(pod, before, static=(others[manager],)) is None
+    assert decide(asking(**changes), asking(), static=(manager,)) is None
 
 
 def test_what_shrinks_is_first_then_priority_then_class_then_who_has_waited_longest() -> None:

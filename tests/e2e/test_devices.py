@@ -1,0 +1,216 @@
+"""Kubernetes' sample device plugin, which nobody here wrote, on a real API server.
+
+It knows one folder, /var/lib/kubelet/device-plugins, and has a mount namespace of its own in which
+that is the agent's; on the Go kubelet, which knows no other folder, it is the host's.
+"""
+
+import json
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import UnavailableError, control_plane_programs
+from lab.cluster_api import Json
+from lab.go_kubelet import GoKubelet
+from lab.orphans import marked
+from lab.processes import wait_until
+from tests.e2e.cluster import (
+    DEADLINE_SECONDS,
+    Namespace,
+    container,
+    is_over,
+    is_ready,
+    until_term,
+)
+from tests.e2e.local import AGENT, LocalCluster
+from tests.missing import do_without
+
+RESOURCE = "example.com/resource"
+KNOWN_FOLDER = Path("/var/lib/kubelet/device-plugins")
+DEVICES = {"Dev-1", "Dev-2"}
+CHECKPOINT = "kubelet_internal_checkpoint"
+
+
+class SamplePlugin:
+    """The plugin as a process."""
+
+    def __init__(self, program: Path, folder: Path) -> None:
+        bind = f"mount --bind {shlex.quote(str(folder))} {KNOWN_FOLDER}"
+        self._command = ["unshare", "--mount", "sh", "-c", f"{bind} && exec {program}"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, env=marked({"PATH": "/usr/sbin:/usr/bin"}))
+
+    def kill(self) -> None:
+        """Kill it as the kernel would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@pytest.fixture
+def plugin(local_cluster: LocalCluster) -> Iterator[SamplePlugin]:
+    """The plugin, not started yet."""
+    try:
+        program = control_plane_programs.sample_device_plugin(local_cluster.control_plane.wish)
+    except UnavailableError as reason:
+        do_without(str(reason))
+    KNOWN_FOLDER.mkdir(parents=True, exist_ok=True)
+    folder = local_cluster.agent.root / "device-plugins"
+    plugin = SamplePlugin(program, KNOWN_FOLDER if AGENT is GoKubelet else folder)
+    yield plugin
+    plugin.kill()
+
+
+def has_devices(count: int) -> Callable[[Json], bool]:
+    """True of a Node on which pods may have so many devices."""
+    return lambda node: node["status"]["allocatable"].get(RESOURCE) == str(count)
+
+
+def device_container(count: int = 1) -> Json:
+    """A container that shows which devices it has, and stays."""
+    amounts = {RESOURCE: str(count)}
+    resources = {"limits": amounts, "requests": amounts}
+    return until_term("c", "ls -d /tmp/Dev-*", resources=resources)
+
+
+def given(namespace: Namespace, name: str) -> set[str]:
+    """The devices that a pod's container has."""
+    return {Path(line).name for line in namespace.kubectl("logs", name).split()}
+
+
+def test_pods_have_devices_of_the_plugin_as_long_as_there_are_some(
+    local_cluster: LocalCluster, namespace: Namespace, plugin: SamplePlugin
+) -> None:
+    api, node = local_cluster.api, f"/api/v1/nodes/{local_cluster.node}"
+    plugin.start()
+    api.wait_for(node, has_devices(2))
+    for name in ("first", "second"):
+        namespace.run(name, device_container())
+    (first,), (second,) = given(namespace, "first"), given(namespace, "second")
+    assert {first, second} == DEVICES
+    namespace.add("third", device_container())
+    namespace.wait_event("third", "FailedScheduling", f"Insufficient {RESOURCE}")
+    api.delete(namespace.path("Pod", "first"))
+    namespace.wait("third", is_ready)
+    assert given(namespace, "third") == {first}
+    plugin.kill()
+    api.wait_for(node, has_devices(0))
+    assert is_ready(namespace.pod("third"))
+
+
+@pytest.mark.skipif(AGENT is GoKubelet, reason="it rejects pods until the plugin is back")
+def test_devices_stay_with_their_pods_over_a_kill_of_the_agent(
+    local_cluster: LocalCluster, namespace: Namespace, plugin: SamplePlugin
+) -> None:
+    node = f"/api/v1/nodes/{local_cluster.node}"
+    plugin.start()
+    local_cluster.api.wait_for(node, has_devices(2))
+    namespace.run("first", device_container())
+    (first,) = given(namespace, "first")
+    local_cluster.kill_agent()
+    local_cluster.start_agent()
+    namespace.run("second", device_container())
+    assert given(namespace, "second") == DEVICES - {first}
+    assert container(namespace.pod("first"))["restartCount"] == 0
+
+
+def test_a_pod_bound_to_a_node_without_a_device_left_is_rejected(
+    local_cluster: LocalCluster, namespace: Namespace, plugin: SamplePlugin
+) -> None:
+    node = f"/api/v1/nodes/{local_cluster.node}"
+    plugin.start()
+    local_cluster.api.wait_for(node, has_devices(2))
+    namespace.run("first", device_container(2))
+    namespace.add("bound", device_container(), nodeName=local_cluster.node)
+    status = namespace.wait("bound", is_over)["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "UnexpectedAdmissionError")
+    assert status["message"] == (
+        "Pod was rejected: Allocate failed due to requested number of devices unavailable for "
+        f"{RESOURCE}. Requested: 1, Available: 0, which is unexpected"
+    )
+
+
+@pytest.mark.skipif(AGENT is GoKubelet, reason="the Go kubelet rejects such pods")
+def test_a_pod_waits_for_a_plugin_that_comes_after_the_agent(
+    local_cluster: LocalCluster, namespace: Namespace, plugin: SamplePlugin
+) -> None:
+    node = f"/api/v1/nodes/{local_cluster.node}"
+    plugin.start()
+    local_cluster.api.wait_for(node, has_devices(2))
+    plugin.kill()
+    local_cluster.kill_agent()
+    local_cluster.start_agent()
+    namespace.add("waits", device_container(), nodeName=local_cluster.node)
+    words = f"Waiting for devices: the device plugin of {RESOURCE} has not registered"
+    namespace.wait_event("waits", "WaitingForDevices", words)
+    plugin.start()
+    namespace.wait("waits", is_ready)
+
+
+@pytest.fixture
+def known_folder(local_cluster: LocalCluster) -> Iterator[None]:
+    """The agent has the folder of device plugins that the Go kubelet has; in the end its own."""
+    own, checkpoint = local_cluster.agent.root / "device-plugins", KNOWN_FOLDER / CHECKPOINT
+    local_cluster.stop_agent()
+    shutil.rmtree(own)
+    KNOWN_FOLDER.mkdir(parents=True, exist_ok=True)
+    checkpoint.unlink(missing_ok=True)
+    own.symlink_to(KNOWN_FOLDER)
+    local_cluster.start_agent()
+    wait_until(
+        (own / "kubelet.sock").exists,
+        deadline_seconds=DEADLINE_SECONDS,
+        else_say=lambda: "nobody answers device plugins",
+    )
+    yield
+    if type(local_cluster.agent) is not AGENT:
+        local_cluster.hand_over(AGENT)
+    local_cluster.stop_agent()
+    own.unlink()
+    own.mkdir()
+    checkpoint.unlink(missing_ok=True)
+    local_cluster.start_agent()
+
+
+def wait_registered_with_the_go_kubelet() -> None:
+    """Wait until it knows the plugin's devices: it alone writes them all down."""
+
+    def knows_devices() -> bool:
+        data = json.loads((KNOWN_FOLDER / CHECKPOINT).read_text())["Data"]
+        return set(data["RegisteredDevices"].get(RESOURCE) or ()) == DEVICES
+
+    wait_until(
+        knows_devices,
+        deadline_seconds=DEADLINE_SECONDS,
+        else_say=lambda: "the plugin has not registered with the Go kubelet",
+    )
+
+
+@pytest.mark.skipif(AGENT is GoKubelet, reason="the agent has the node first")
+def test_a_node_with_devices_changes_hands_both_ways(
+    local_cluster: LocalCluster,
+    namespace: Namespace,
+    known_folder: None,
+    plugin: SamplePlugin,
+    go_kubelet: type[GoKubelet],
+) -> None:
+    plugin.start()
+    local_cluster.api.wait_for(f"/api/v1/nodes/{local_cluster.node}", has_devices(2))
+    namespace.run("first", device_container())
+    (first,) = given(namespace, "first")
+    local_cluster.hand_over(go_kubelet)
+    wait_registered_with_the_go_kubelet()
+    namespace.run("second", device_container())
+    assert given(namespace, "second") == DEVICES - {first}
+    local_cluster.hand_over(AGENT)
+    local_cluster.api.delete(namespace.path("Pod", "second"))
+    namespace.wait_gone("second")
+    namespace.run("third", device_container())
+    assert given(namespace, "third") == DEVICES - {first}
+    assert container(namespace.pod("first"))["restartCount"] == 0

@@ -1,0 +1,48 @@
+"""The port of a node whose certificate a cluster signs: before there is one, and then."""
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import trio
+import trustme
+
+from tests.unit.ports.test_secure_port import HOST, Node, shown_serial
+from trio_kubelet.node.certificates import SERVER, CertificateStore, ClientPair, read_pair
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+@pytest.mark.parametrize("left", ["", "rubbish"], ids=["nothing left", "rubbish left"])
+async def test_a_certificate_that_the_cluster_signs_is_waited_for_and_followed(
+    node: Node, left: str
+) -> None:
+    current = node.folder / "pki" / "kubelet-server-current.pem"
+    if left:
+        current.parent.mkdir()
+        current.with_name("left.pem").write_text(left)
+        current.symlink_to(current.with_name("left.pem"))
+    async with node.serving(node.configuration(), signed=current):
+        for name in (HOST, "node-1"):  # An address is not sent, a name is.
+            with pytest.raises(trio.BrokenResourceError) as caught:
+                await shown_serial(node.port, name)
+            assert "INTERNAL_ERROR" in str(caught.value.__cause__)
+        store = CertificateStore(current.parent, SERVER)
+        serials = list[int]()
+        for day in (1, 2):
+            pair = trustme_pair(node.authority)
+            store.take_over(pair, datetime(2026, 1, day, tzinfo=UTC))
+            serials.append(pair.chain[0].serial_number)
+            with suppress(trio.BrokenResourceError):
+                while await shown_serial(node.port) != serials[-1]:
+                    pass
+        assert await shown_serial(node.port) == serials[-1] != serials[0]
+
+
+def trustme_pair(authority: trustme.CA) -> ClientPair:
+    serving = authority.issue_cert(HOST)
+    return read_pair(serving.cert_chain_pems[0].bytes(), serving.private_key_pem.bytes())

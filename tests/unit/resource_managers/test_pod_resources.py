@@ -1,0 +1,147 @@
+"""What monitoring agents are told of devices, and how often they may ask."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from lab.device_plugin import RESOURCE
+from tests.unit.devices.nodes import (
+    DeviceNode,
+    device_container,
+    device_node,
+    device_pod,
+    devices,
+)
+from tests.unit.resource_managers.machines import TWO_SOCKETS, machine, managers_of
+from tests.unit.resource_managers.pods import a_pod, guaranteed
+from trio_kubelet.config.cpu_policy import CpuPolicyOptions
+from trio_kubelet.k8s import Pod
+from trio_kubelet.resource_managers import PodResourcesLister
+from trio_kubelet.resource_managers.cpu_draft import static_cpu_policy
+from trio_kubelet.resource_managers.memory_draft import static_memory_policy
+from trio_kubelet.rpc import RpcError
+from trio_kubelet.rpc.messages import decode, encode
+from trio_kubelet.rpc.stubs import v1 as wire
+
+POD = device_pod(
+    "u1",
+    device_container(),
+    device_container("plain", 0),
+    init=[device_container("first"), device_container("side", sidecar=True)],
+)
+
+
+def lister(node: DeviceNode, *pods: Pod) -> PodResourcesLister:
+    def find(namespace: str, name: str) -> Pod | None:
+        known = {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods}
+        return known.get((namespace, name))
+
+    managers = managers_of(None, devices=node.manager)
+    return PodResourcesLister(node.folder, managers, lambda: pods, find)
+
+
+def shown(pod: wire.PodResources) -> dict[str, list[tuple[str, list[str]]]]:
+    """Resource and ids of the devices of each container."""
+    return {
+        container.name: [(each.resource_name, each.device_ids) for each in container.devices]
+        for container in pod.containers
+    }
+
+
+async def test_pods_are_told_of_with_the_devices_of_containers_that_stay(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with device_node(tmp_path, monkeypatch) as node:
+        await node.register(node.plugin(*devices(4)))
+        await node.manager.prepare(POD, ())
+        service = lister(node, POD)
+        answer = encode(await service.list(wire.ListPodResourcesRequest()))
+        (pod,) = decode(wire.ListPodResourcesResponse, answer).pod_resources
+        assert (pod.namespace, pod.name) == ("default", "u1")
+        (side,), (main,) = node.has(POD, "side"), node.has(POD)
+        expected = {"side": [(RESOURCE, [side])], "main": [(RESOURCE, [main])], "plain": []}
+        assert shown(pod) == expected
+        request = wire.GetPodResourcesRequest(pod_name="u1", pod_namespace="default")
+        found = decode(wire.GetPodResourcesResponse, encode(await service.get(request)))
+        assert shown(found.pod_resources) == expected
+
+
+async def test_all_healthy_devices_are_allocatable_whoever_has_them(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with device_node(tmp_path, monkeypatch) as node:
+        plugin = node.plugin()
+        plugin.set_devices({"dev-0": "Healthy", "dev-1": "Unhealthy", "dev-2": "Healthy"})
+        await node.register(plugin)
+        service = lister(node)
+        request = wire.AllocatableResourcesRequest()
+        answer = encode(await service.get_allocatable_resources(request))
+        found = decode(wire.AllocatableResourcesResponse, answer).devices
+        assert [(each.resource_name, each.device_ids) for each in found] == [
+            (RESOURCE, ["dev-0"]),
+            (RESOURCE, ["dev-2"]),
+        ]
+
+
+async def test_a_pod_that_is_not_there_is_an_error_and_is_counted(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with device_node(tmp_path, monkeypatch) as node:
+        service, errors = lister(node), list[str]()
+        service.on_error.add(errors.append)
+        with pytest.raises(RpcError, match="pod a in namespace b not found"):
+            await service.get(wire.GetPodResourcesRequest(pod_name="a", pod_namespace="b"))
+        assert errors == ["get"]
+
+
+async def test_calls_over_the_rate_are_refused(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with device_node(tmp_path, monkeypatch) as node:
+        service = lister(node)
+        request = wire.GetPodResourcesRequest(pod_name="a", pod_namespace="b")
+
+        async def ask() -> str:
+            with pytest.raises(RpcError) as error:
+                await service.get(request)
+            return error.value.message
+
+        assert [await ask() for _ in range(10)] == ["pod a in namespace b not found"] * 10
+        assert await ask() == "rejected by rate limit"
+        await trio.sleep(1)
+        assert await ask() == "pod a in namespace b not found"
+
+
+async def test_exclusive_cpus_and_memory_of_numa_nodes_are_told_of(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = machine(TWO_SOCKETS)
+    cpus = static_cpu_policy(topology, CpuPolicyOptions(), reserved_cpus="0", reserved_milli=0)
+    memory = static_memory_policy(topology, (), {})
+    pod = a_pod("u", "2", guaranteed("shares", "500m"))
+    async with device_node(tmp_path, monkeypatch) as node:
+        managers = managers_of(cpus, memory=memory, devices=node.manager)
+        assert managers.reserve(pod, lambda _uid: False) is None
+        service = PodResourcesLister(node.folder, managers, lambda: [pod], lambda *_: pod)
+        answer = encode(await service.list(wire.ListPodResourcesRequest()))
+        (found,) = decode(wire.ListPodResourcesResponse, answer).pod_resources
+        assert {each.name: each.cpu_ids for each in found.containers} == {
+            "c0": [1, 13],
+            "shares": [],
+        }
+        assert [blocks(each.memory) for each in found.containers] == [
+            [("memory", 1 << 30, [0])]
+        ] * 2
+        request = wire.AllocatableResourcesRequest()
+        answer = encode(await service.get_allocatable_resources(request))
+        allocatable = decode(wire.AllocatableResourcesResponse, answer)
+        assert allocatable.cpu_ids == list(range(1, 24))
+        assert blocks(allocatable.memory) == [("memory", 10 << 30, [0]), ("memory", 10 << 30, [1])]
+
+
+def blocks(told: Sequence[wire.ContainerMemory]) -> list[tuple[str, int, list[int]]]:
+    """What is told of memory: its kind, bytes and NUMA nodes."""
+    return [(b.memory_type, b.size, [node.id for node in b.topology.nodes]) for b in told]

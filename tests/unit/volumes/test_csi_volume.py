@@ -1,0 +1,243 @@
+"""Volumes that a CSI driver makes for a pod: asked for once, given back once, never forgotten."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+import trio.testing
+
+from lab.csi_driver import NAME
+from state_machines.backoff import BackoffPolicy
+from tests.unit.volumes.csi_scene import EPHEMERAL, UID, Scene, a_pod, calls
+from trio_kubelet.k8s import (
+    CSIDriverSpec,
+    CSIVolumeSource,
+    LocalObjectReference,
+    ObjectMeta,
+    Secret,
+)
+from trio_kubelet.k8s.kinds import SECRETS
+from trio_kubelet.rpc import open_rpc_loop
+from trio_kubelet.rpc.stubs.csi import v1 as csi
+from trio_kubelet.volumes import back_offs, csi_requests, csi_volume
+from trio_kubelet.volumes.csi_records import read_record
+from trio_kubelet.volumes.csi_requests import volume_handle
+from trio_kubelet.volumes.plugin import VolumeBusy, VolumesNotReady
+
+
+@pytest.fixture
+async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
+    async with open_rpc_loop(), trio.open_nursery() as nursery:
+        yield Scene(tmp_path_factory.mktemp("v"), nursery)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = BackoffPolicy(initial_seconds=0.01, cap_seconds=0.01)
+    monkeypatch.setattr(back_offs, "RETRY", policy)
+
+
+async def test_a_volume_is_published_once_and_given_back_once(scene: Scene) -> None:
+    scene.describe(EPHEMERAL)
+    async with scene.driver() as driver:
+        volumes = scene.agent()
+        for _ in range(3):
+            mounted = await volumes.prepare(scene.pod)
+            assert mounted["v"].host_path == scene.target
+        (call,) = calls(driver, "NodePublishVolume")
+        assert call["target"] == scene.target
+        assert call["volume"] == volume_handle(UID, "v")
+        assert call["context"] == {"size": "1"}
+        assert call["access_mode"] == csi.VolumeCapabilityAccessModeMode.SINGLE_NODE_WRITER
+        for _ in range(2):
+            await volumes.tear_down(UID)
+        (call,) = calls(driver, "NodeUnpublishVolume")
+        assert (call["target"], call["volume"]) == (scene.target, volume_handle(UID, "v"))
+        assert driver.published() == []
+        assert not scene.folder.exists()
+        assert scene.marks() == []
+
+
+async def test_the_record_is_that_of_the_go_kubelet(scene: Scene) -> None:
+    scene.describe(EPHEMERAL)
+    async with scene.driver():
+        await scene.agent().prepare(scene.pod)
+    record = json.loads((scene.folder / "vol_data.json").read_text())
+    assert record.pop("attachmentID").startswith("csi-")
+    assert record == {
+        "specVolID": "v",
+        "volumeHandle": volume_handle(UID, "v"),
+        "driverName": NAME,
+        "nodeName": "node",
+        "volumeLifecycleMode": "Ephemeral",
+    }
+
+
+async def test_a_volume_that_the_go_kubelet_published_is_given_back(scene: Scene) -> None:
+    (scene.folder / "mount").mkdir(parents=True)
+    told = {"driverName": NAME, "volumeHandle": "csi-1", "specVolID": "v"}
+    (scene.folder / "vol_data.json").write_text(json.dumps(told))
+    async with scene.driver() as driver:
+        await scene.agent().tear_down(UID)
+        assert [call["volume"] for call in calls(driver, "NodeUnpublishVolume")] == ["csi-1"]
+    assert not scene.folder.exists()
+
+
+@pytest.mark.parametrize("fault", [{"fail": "INTERNAL: no"}, {"lose_answer": True}])
+async def test_a_call_without_a_good_answer_is_made_again_and_undone(
+    scene: Scene, fault: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_kubelet.csi.driver.CALL_SECONDS", 0.3)
+    scene.describe(EPHEMERAL)
+    async with scene.driver() as driver:
+        volumes = scene.agent()
+        driver.set_faults(NodePublishVolume=fault)
+        with pytest.raises(VolumesNotReady, match='failed for volume "v" : rpc error: code = '):
+            await volumes.prepare(scene.pod)
+        assert scene.marks() == [f"{UID}~v"]
+        driver.set_faults(NodeUnpublishVolume=fault)
+        await trio.sleep(0.01)  # the back-off
+        await volumes.prepare(scene.pod)
+        assert scene.marks() == []
+        with pytest.raises(VolumeBusy, match="rpc error: code = "):
+            await volumes.tear_down(UID)
+        assert read_record(scene.folder) is not None
+        driver.set_faults()
+        await volumes.tear_down(UID)
+        assert driver.published() == []
+        assert not scene.folder.exists()
+        assert scene.marks() == []
+
+
+async def test_a_pod_that_ends_while_its_driver_hangs_gives_the_volume_back(scene: Scene) -> None:
+    scene.describe(EPHEMERAL)
+    async with scene.driver() as driver:
+        volumes = scene.agent()
+        driver.set_faults(NodePublishVolume={"hang": True})
+        with trio.move_on_after(60) as sync:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(volumes.prepare, scene.pod)
+                while not calls(driver, "NodePublishVolume", "begun"):
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                sync.cancel()
+        await volumes.tear_down(UID)
+        assert len(calls(driver, "NodeUnpublishVolume")) == 1
+    assert not scene.folder.exists()
+
+
+async def test_an_agent_that_was_killed_in_a_call_is_not_sure_and_asks_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csi_volume, "is_mounted", lambda _: True)
+    scene.describe(EPHEMERAL)
+    async with scene.driver() as driver:
+        driver.set_faults(NodePublishVolume={"fail": "INTERNAL: killed"})
+        with pytest.raises(VolumesNotReady):
+            await scene.agent().prepare(scene.pod)
+        driver.set_faults()
+        # There may be a mount, but the mark says that the driver had not done its work.
+        await scene.agent().prepare(scene.pod)
+        assert len(calls(driver, "NodePublishVolume")) == 1
+        # This one knows from mount and record that there is nothing to do.
+        await scene.agent().prepare(scene.pod)
+        assert len(calls(driver, "NodePublishVolume")) == 1
+
+
+async def test_after_a_reboot_a_folder_that_is_left_is_no_volume(scene: Scene) -> None:
+    scene.describe(EPHEMERAL)
+    async with scene.driver() as driver:
+        await scene.agent().prepare(scene.pod)
+        await scene.agent().prepare(scene.pod)  # nothing is mounted there
+        assert len(calls(driver, "NodePublishVolume")) == 2
+
+
+async def test_a_volume_of_a_driver_that_is_away_waits_and_keeps_its_record(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csi_requests, "DRIVER_SECONDS", 0.1)
+    scene.describe(EPHEMERAL)
+    volumes = scene.agent()
+    words = f"driver name {NAME} not found in the list of registered CSI drivers"
+    with pytest.raises(VolumesNotReady, match=words):
+        await volumes.prepare(scene.pod)
+    async with scene.driver() as driver:
+        await volumes.prepare(scene.pod)
+    with pytest.raises(VolumeBusy, match=words):
+        await volumes.tear_down(UID)
+    assert driver.published() == [scene.target]
+    async with scene.driver():
+        await volumes.tear_down(UID)
+    assert driver.published() == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (None, r'volume mode "Ephemeral" not supported by driver .* \(no CSIDriver object\)'),
+        (
+            CSIDriverSpec(volume_lifecycle_modes=("Persistent",)),
+            r'"Ephemeral" not supported by driver .* \(only supports \["Persistent"\]\)',
+        ),
+    ],
+)
+async def test_a_driver_that_makes_no_volumes_for_pods_is_not_asked(
+    scene: Scene, spec: CSIDriverSpec | None, words: str
+) -> None:
+    if spec is not None:
+        scene.describe(spec)
+    async with scene.driver() as driver:
+        with pytest.raises(VolumesNotReady, match=words):
+            await scene.agent().prepare(scene.pod)
+        assert calls(driver, "NodePublishVolume", "begun") == []
+
+
+async def test_a_driver_is_told_of_the_pod_and_gets_secrets(scene: Scene) -> None:
+    scene.describe(CSIDriverSpec(volume_lifecycle_modes=("Ephemeral",), pod_info_on_mount=True))
+    secret = Secret(metadata=ObjectMeta(name="s", namespace="default"), data={"k": b"v"})
+    scene.server.create(SECRETS, secret)
+    ref = LocalObjectReference(name="s")
+    scene.pod = a_pod(
+        CSIVolumeSource(driver=NAME, read_only=True, fs_type="ext4", node_publish_secret_ref=ref)
+    )
+    async with scene.driver() as driver:
+        mounted = await scene.agent().prepare(scene.pod)
+        assert mounted["v"].read_only
+        (call,) = calls(driver, "NodePublishVolume")
+    assert call["secrets"] == {"k": "v"}
+    assert (call["read_only"], call["fs_type"]) == (True, "ext4")
+    assert call["context"] == {
+        "csi.storage.k8s.io/pod.name": "p",
+        "csi.storage.k8s.io/pod.namespace": "default",
+        "csi.storage.k8s.io/pod.uid": UID,
+        "csi.storage.k8s.io/serviceAccount.name": "sa",
+        "csi.storage.k8s.io/ephemeral": "true",
+    }
+
+
+async def test_a_driver_that_wants_it_is_asked_at_each_sync_and_may_fail(scene: Scene) -> None:
+    scene.describe(CSIDriverSpec(volume_lifecycle_modes=("Ephemeral",), requires_republish=True))
+    async with scene.driver() as driver:
+        volumes = scene.agent()
+        await volumes.prepare(scene.pod)
+        await volumes.prepare(scene.pod)
+        assert len(calls(driver, "NodePublishVolume")) == 2
+        driver.set_faults(NodePublishVolume={"fail": "INTERNAL: no"})
+        mounted = await volumes.prepare(scene.pod)
+        assert "code = Internal desc = no" in str(mounted["v"].outdated)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"driverName": "../x", "volumeHandle": "v"}'])
+async def test_a_record_that_cannot_be_read_is_named_and_nothing_is_removed(
+    scene: Scene, text: str
+) -> None:
+    (scene.folder / "mount").mkdir(parents=True)
+    (scene.folder / "vol_data.json").write_text(text)
+    with pytest.raises(VolumeBusy, match=r"vol_data\.json"):
+        await scene.agent().tear_down(UID)
+    assert (scene.folder / "mount").exists()
+
+
+def test_the_handle_of_a_volume_follows_from_pod_and_name() -> None:
+    assert volume_handle("a", "b") == volume_handle("a", "b") != volume_handle("a", "c")

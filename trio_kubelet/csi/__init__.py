@@ -1,0 +1,30 @@
+"""Volumes of drivers that speak the Container Storage Interface (CSI), the node's side of it.
+
+`driver.py` calls a driver; `drivers.py` has those that are registered on this node; `settings.py`
+knows what the cluster says of them, `volume_usages.py` what they tell of their volumes' space.
+"""
+
+from trio_kubelet.csi.driver import DriverClient, Publication, Staging, VolumeAccess
+from trio_kubelet.csi.drivers import CSIDrivers
+from trio_kubelet.csi.settings import (
+    DriverSettings,
+    NoDriverSettings,
+    NoSettingsError,
+    UnknownSettingsError,
+)
+from trio_kubelet.csi.volume_usages import MeasuredVolume, VolumeOfPod, VolumeUsages
+
+__all__ = [
+    "CSIDrivers",
+    "DriverClient",
+    "DriverSettings",
+    "MeasuredVolume",
+    "NoDriverSettings",
+    "NoSettingsError",
+    "Publication",
+    "Staging",
+    "UnknownSettingsError",
+    "VolumeAccess",
+    "VolumeOfPod",
+    "VolumeUsages",
+]

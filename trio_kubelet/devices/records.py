@@ -1,0 +1,208 @@
+"""Which container has which devices: the owner of the records and of their file.
+
+Plain methods but for those that touch the disk. The file is written whole and durably before a
+container uses a device that is new in it. A damaged one is no reason to stop: entries that are
+usable are used, a file that is none is set aside, and the log says so.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+import structlog
+import trio
+
+from trio_kubelet.devices.checkpoint import DeviceCheckpoint, DeviceRecord, parsed, printed
+from trio_kubelet.devices.client import allocation_of
+from trio_kubelet.kernel.whole_files import write_whole
+from trio_kubelet.rpc import RpcError
+from trio_kubelet.tasks.threads import run_in_thread
+
+log = structlog.get_logger("devices")
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+MAX_BYTES = 64 * 2**20
+"""Of a file that is read."""
+MAX_RECORDED_BYTES = 32 * 2**20
+"""Of all records: each change writes them all."""
+_DAMAGED_SUFFIX = ".damaged"
+
+
+class DeviceRecords:
+    """The records by pod, container and resource, and the names of resources with devices.
+
+    `folder` is `device-plugins` below the agent's root folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / CHECKPOINT
+        self._limiter = trio.CapacityLimiter(1)
+        self._pods: dict[str, dict[tuple[str, str], DeviceRecord]] = {}
+        self._held: dict[str, dict[str, int]] = {}
+        self.resources: set[str] = set()
+        self._bytes = 0
+        self._changes = 0
+        self._saved_changes = 0
+        self._saving = trio.Lock()
+        self._is_failing = False
+
+    async def load(self) -> None:
+        """Read what an earlier agent kept, this one or the Go kubelet. Before the first pod."""
+        found = await run_in_thread(self._read, limiter=self._limiter)
+        for record in found.records:
+            self._put(record)
+        self.resources |= found.resources
+        self.resources |= {record.resource for record in found.records}
+
+    def uids(self) -> frozenset[str]:
+        """The UIDs of all pods that have devices."""
+        return frozenset(self._pods)
+
+    def of_pod(self, uid: str) -> Collection[DeviceRecord]:
+        """The records of a pod."""
+        return tuple(self._pods.get(uid, {}).values())
+
+    def get(self, uid: str, container: str, resource: str) -> DeviceRecord | None:
+        """The record of a container for a resource."""
+        return self._pods.get(uid, {}).get((container, resource))
+
+    def of_resource(self, uid: str, resource: str) -> Mapping[str, DeviceRecord]:
+        """The records of a pod for a resource, by container."""
+        mine = self._pods.get(uid, {})
+        return {name: record for (name, kind), record in mine.items() if kind == resource}
+
+    def held(self, resource: str) -> AbstractSet[str]:
+        """The devices of a resource that any container has."""
+        return self._held.get(resource, {}).keys()
+
+    def held_by(self, uid: str, resource: str) -> frozenset[str]:
+        """The devices of a resource that containers of a pod have."""
+        mine = self.of_resource(uid, resource).values()
+        return frozenset(each for record in mine for each in record.ids)
+
+    def pods_with(self, resource: str) -> Iterable[str]:
+        """The UIDs of pods that have devices of a resource."""
+        return [
+            uid
+            for uid, mine in self._pods.items()
+            if any(record.resource == resource for record in mine.values())
+        ]
+
+    def has_room(self, record: DeviceRecord) -> bool:
+        """True if a record can be put in without the file becoming too large."""
+        return self._bytes + record.size_bytes <= MAX_RECORDED_BYTES
+
+    def put(self, record: DeviceRecord) -> None:
+        """Record that a container has devices."""
+        self._put(record)
+        self._changes += 1
+
+    def know(self, resource: str) -> None:
+        """A resource has devices now: pods wait for its plugin after a restart of the agent."""
+        if resource not in self.resources:
+            self.resources.add(resource)
+            self._changes += 1
+
+    def forget_resource(self, resource: str) -> None:
+        """Nobody waits for the plugin of a resource any longer."""
+        if resource in self.resources:
+            self.resources.discard(resource)
+            self._changes += 1
+
+    def drop(self, record: DeviceRecord) -> None:
+        """A container has devices no longer."""
+        mine = self._pods.get(record.pod_uid, {})
+        key = (record.container, record.resource)
+        if mine.get(key) is not record:
+            return
+        del mine[key]
+        self._bytes -= record.size_bytes
+        if not mine:
+            del self._pods[record.pod_uid]
+        counts = self._held[record.resource]
+        for each in record.ids:
+            counts[each] -= 1
+            if not counts[each]:
+                del counts[each]
+        self._changes += 1
+
+    def _put(self, record: DeviceRecord) -> None:
+        before = self.get(record.pod_uid, record.container, record.resource)
+        if before is not None:
+            self.drop(before)
+        mine = self._pods.setdefault(record.pod_uid, {})
+        mine[record.container, record.resource] = record
+        self._bytes += record.size_bytes
+        counts = self._held.setdefault(record.resource, {})
+        for each in record.ids:
+            counts[each] = counts.get(each, 0) + 1
+
+    async def keep(self) -> bool:
+        """Return when all that was recorded so far is on the disk, or could not be written.
+
+        True if it is there; the next call tries again.
+        """
+        wanted = self._changes
+        if self._saved_changes >= wanted:
+            return True
+        async with self._saving:
+            if self._saved_changes < wanted:
+                await self._save()
+        return self._saved_changes >= wanted
+
+    async def _save(self) -> None:
+        changes = self._changes
+        known = (record for mine in self._pods.values() for record in mine.values())
+        records = [record for record in known if not record.is_pending]
+        resources = frozenset(self.resources)
+        try:
+            await run_in_thread(self._write, records, resources, limiter=self._limiter)
+        except (OSError, ValueError) as error:
+            if not self._is_failing:
+                log.warning("device checkpoint write failed", error=str(error))
+            self._is_failing = True
+            return
+        self._saved_changes, self._is_failing = changes, False
+
+    def _write(self, records: Iterable[DeviceRecord], resources: Collection[str]) -> None:
+        text = printed(records, resources)
+        write_whole(self._path, text, folder_mode=0o750, durable=True)
+
+    def _read(self) -> DeviceCheckpoint:
+        try:
+            if self._path.stat().st_size > MAX_BYTES:
+                raise ValueError(f"it has more than {MAX_BYTES} bytes")
+            found = parsed(self._path.read_bytes())
+        except FileNotFoundError:
+            return DeviceCheckpoint()
+        except ValueError as error:
+            self._set_aside(error)
+            return DeviceCheckpoint()
+        except OSError as error:
+            log.warning("device checkpoint ignored", file=str(self._path), error=str(error))
+            return DeviceCheckpoint()
+        problems = [*found.problems]
+        usable = []
+        for record in found.records:
+            try:
+                allocation_of([record.response])
+            except RpcError as error:
+                problems.append(f"AllocResp of {record.pod_uid}: {error.message}")
+            else:
+                usable.append(record)
+        for problem in problems:
+            log.warning("device checkpoint repaired", file=str(self._path), problem=problem)
+        return DeviceCheckpoint(records=tuple(usable), resources=found.resources)
+
+    def _set_aside(self, error: ValueError) -> None:
+        aside = self._path.with_name(f"{CHECKPOINT}{_DAMAGED_SUFFIX}")
+        log.warning(
+            "damaged device checkpoint set aside",
+            file=str(self._path),
+            set_aside=str(aside),
+            error=str(error),
+        )
+        try:
+            self._path.replace(aside)
+        except OSError as problem:
+            log.warning("device checkpoint rename failed", file=str(self._path), error=str(problem))

@@ -1,0 +1,140 @@
+"""The resource managers of a node as one: admission, configs and pods' ends ask here."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+import structlog
+from attrs import evolve
+
+from trio_kubelet.config.topology_policy import NONE
+from trio_kubelet.devices import DeviceManager
+from trio_kubelet.k8s import Pod
+from trio_kubelet.resource_managers.cpu_manager import CpuManager
+from trio_kubelet.resource_managers.cpu_sets import cpu_list
+from trio_kubelet.resource_managers.device_draft import DeviceDraft
+from trio_kubelet.resource_managers.memory_manager import MemoryManager
+from trio_kubelet.resource_managers.placement import ContainerPlacement, Refusal, RefusedError
+from trio_kubelet.resource_managers.topology_manager import (
+    TOPOLOGY_AFFINITY_ERROR,
+    TopologyPolicy,
+)
+from trio_kubelet.tasks.callbacks import Callbacks
+
+log = structlog.get_logger("resources")
+
+
+class ResourceManagers:
+    """Gives pods their parts of the machine. Plain methods but for those that touch the disk.
+
+    `on_admission` is called for each new pod with the seconds that its admission took, and with
+    True unless the topology was in the way.
+    """
+
+    def __init__(
+        self,
+        cpus: CpuManager,
+        memory: MemoryManager,
+        devices: DeviceManager,
+        topology: TopologyPolicy,
+    ) -> None:
+        self.cpus = cpus
+        self.memory = memory
+        self.devices = devices
+        self._topology = topology
+        self._anywhere = evolve(topology, name=NONE)
+        self.on_change = cpus.on_change
+        self.on_admission: Callbacks[[float, bool]] = Callbacks()
+
+    @property
+    def assigns_cpus(self) -> bool:
+        """True if it depends on others on which CPUs a container may run."""
+        return self.cpus.policy is not None
+
+    @property
+    def static(self) -> tuple[str, ...]:
+        """The resources of which a pod's part stays what it was given."""
+        policies = {"cpu": self.cpus.policy, "memory": self.memory.policy}
+        return tuple(resource for resource, policy in policies.items() if policy is not None)
+
+    async def load(self) -> None:
+        """Read what an earlier agent kept. Before the first pod."""
+        await self.cpus.load()
+        await self.memory.load()
+
+    def reserve(self, pod: Pod, is_gone: Callable[[str], bool]) -> Refusal | None:
+        """Reserve what a new pod needs, at its admission; return why it cannot have it, or None.
+
+        `is_gone(uid)`: nothing is left of a pod that may have something still.
+        """
+        began_at = perf_counter()
+        refusal = self._placed(pod, self._topology, is_gone)
+        is_aligned = refusal != TOPOLOGY_AFFINITY_ERROR
+        self.on_admission.call(perf_counter() - began_at, is_aligned)
+        return refusal
+
+    def recall(self, pod: Pod, is_gone: Callable[[str], bool]) -> None:
+        """Take up a pod that was admitted before, which keeps what it has.
+
+        What it lacks it is given now, wherever it is: the pod may have been admitted under another
+        policy. It runs on beside all others if there is none.
+        """
+        refusal = self._placed(pod, self._anywhere, is_gone)
+        if refusal is not None:
+            log.warning("pod runs without exclusive resources", error=refusal.message)
+
+    def _placed(
+        self, pod: Pod, topology: TopologyPolicy, is_gone: Callable[[str], bool]
+    ) -> Refusal | None:
+        for uid in filter(is_gone, self.uids()):
+            log.info("resources of a pod that has gone are free", uid=uid)
+            self.release(uid)
+        cpus, memory = self.cpus.draft(pod), self.memory.draft(pod)
+        devices = None
+        if topology.name != NONE:
+            nodes = tuple(node.id for node in topology.topology.numa_nodes)
+            devices = DeviceDraft(pod, self.devices, nodes)
+        try:
+            topology.place(pod, [draft for draft in (cpus, memory, devices) if draft is not None])
+        except RefusedError as error:
+            self._count_failure(error)
+            return error.refusal
+        if cpus is not None:
+            self.cpus.commit(cpus)
+        if memory is not None:
+            self.memory.commit(memory)
+        if devices is not None:
+            self.devices.reserve(pod.metadata.uid, devices.chosen, devices.nodes)
+        return None
+
+    def _count_failure(self, error: RefusedError) -> None:
+        if error.refusal == TOPOLOGY_AFFINITY_ERROR:
+            return
+        manager = self.memory if error.is_of_memory else self.cpus
+        manager.on_pinned.call(False)
+
+    def release(self, uid: str) -> None:
+        """Take back what a pod has: nothing of it runs any more."""
+        self.cpus.release(uid)
+        self.memory.release(uid)
+
+    def placement(self, uid: str, container_name: str) -> ContainerPlacement:
+        """Return what a container of a pod may use now."""
+        cpus = self.cpus.cpus_of(uid, container_name)
+        return ContainerPlacement(
+            cpuset_cpus=self.cpus.shared if cpus is None else cpu_list(cpus),
+            cpuset_mems=cpu_list(self.memory.nodes_of(uid, container_name)),
+            has_exclusive_cpus=cpus is not None,
+        )
+
+    def has_exclusive_cpus(self, uid: str) -> bool:
+        """True if a container of the pod has CPUs for itself."""
+        return uid in self.cpus.uids()
+
+    def uids(self) -> frozenset[str]:
+        """Return the UIDs of all pods that something is recorded of."""
+        return self.cpus.uids() | self.memory.uids()
+
+    async def keep(self) -> bool:
+        """Return when all reservations are on the disk, or could not be written; True if so."""
+        is_kept = [await self.cpus.keep(), await self.memory.keep()]
+        return all(is_kept)

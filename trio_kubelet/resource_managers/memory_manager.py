@@ -1,0 +1,129 @@
+"""The memory manager: the owner of the blocks that containers have of NUMA nodes, and their record.
+
+A pod is given blocks at its admission (`memory_draft.py`): its containers may use memory of their
+nodes only. The policy `None` gives none; it leaves a state file behind that says so.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+import trio
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.resource_managers.hints import nodes_in
+from trio_kubelet.resource_managers.memory_draft import (
+    ContainerBlocks,
+    MemoryBlock,
+    MemoryDraft,
+    StaticMemoryPolicy,
+    blocks_mask,
+    wanted_memory,
+)
+from trio_kubelet.resource_managers.memory_state import (
+    FILE,
+    NONE,
+    Blocks,
+    MemoryState,
+    memory_state,
+    parsed,
+    printed,
+    repaired,
+)
+from trio_kubelet.resource_managers.state_file import StateFile
+from trio_kubelet.tasks.callbacks import Callbacks
+
+log = structlog.get_logger("resources")
+
+
+class MemoryManager:
+    """Owns the blocks. Plain methods but for those that touch the disk.
+
+    Without a policy there are none. The file is in `root`, for threads of `limiter`. `on_pinned` is
+    called for each container that was to have memory of certain nodes, with True if it got it.
+    """
+
+    def __init__(
+        self, policy: StaticMemoryPolicy | None, root: Path, limiter: trio.CapacityLimiter
+    ) -> None:
+        self.policy = policy
+        self._file = StateFile(root / FILE, limiter, lambda: dict(self._blocks), self._printed)
+        self._blocks: dict[str, ContainerBlocks] = {}
+        self.on_pinned: Callbacks[[bool]] = Callbacks()
+
+    @property
+    def blocks(self) -> Mapping[str, ContainerBlocks]:
+        """The blocks of all pods, by their UIDs."""
+        return self._blocks
+
+    async def load(self) -> None:
+        """Read what an earlier agent kept, this one or the Go kubelet. Before the first pod."""
+        found = await self._file.read(parsed)
+        if self.policy is not None and found is not None:
+            kept, lines = repaired(found, self.policy)
+            self._blocks = dict(kept)
+            for line in lines:
+                self._file.repaired(line)
+        state = self._state(self._blocks)
+        is_new = found != state or (found is not None and found.machine != state.machine)
+        if (found is not None or self.policy is not None) and is_new:
+            self._file.changed()
+        await self._file.keep()
+
+    def draft(self, pod: Pod) -> MemoryDraft | None:
+        """Begin to choose blocks for a pod's containers; None if it is to have none."""
+        if self.policy is None:
+            return None
+        uid, wanted = pod.metadata.uid, wanted_memory(pod)
+        known = self._blocks.get(uid, {})
+        if not (wanted or known):
+            return None
+        used: list[MemoryBlock] = [
+            block
+            for other, containers in self._blocks.items()
+            for blocks in containers.values()
+            for block in blocks
+            if other != uid
+        ]
+        return MemoryDraft(pod, self.policy, used, known, wanted)
+
+    def commit(self, draft: MemoryDraft) -> None:
+        """Assign what was chosen."""
+        if new := [draft.given[name] for name in draft.given.keys() - draft.known.keys()]:
+            nodes = nodes_in(blocks_mask(block for blocks in new for block in blocks))
+            log.info("memory of NUMA nodes assigned", pod=draft.pod.metadata.key, nodes=nodes)
+        for _ in new:
+            self.on_pinned.call(True)
+        self._put(draft.pod.metadata.uid, draft.given)
+
+    def release(self, uid: str) -> None:
+        """Take back what a pod has: nothing of it runs any more."""
+        self._put(uid, {})
+
+    def nodes_of(self, uid: str, container_name: str) -> tuple[int, ...]:
+        """Return the NUMA nodes whose memory a container may use; none if it may use all."""
+        return nodes_in(blocks_mask(self._blocks.get(uid, {}).get(container_name, ())))
+
+    def uids(self) -> frozenset[str]:
+        """Return the UIDs of all pods that have blocks."""
+        return frozenset(self._blocks)
+
+    async def keep(self) -> bool:
+        """Return when all that was assigned is on the disk, or could not be; True if it is."""
+        return await self._file.keep()
+
+    def _put(self, uid: str, given: ContainerBlocks) -> None:
+        if self._blocks.get(uid, {}) == given:
+            return
+        self._blocks.pop(uid, None)
+        if given:
+            self._blocks[uid] = given
+        self._file.changed()
+
+    def _printed(self, blocks: Blocks) -> str:
+        return printed(self._state(blocks))
+
+    def _state(self, blocks: Blocks) -> MemoryState:
+        if self.policy is None:
+            return MemoryState(policy=NONE)
+        return memory_state(self.policy, blocks)

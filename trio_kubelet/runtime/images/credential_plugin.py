@@ -1,0 +1,262 @@
+"""The program of an image credential provider: asked by a request on its standard input.
+
+It is run for each question, with the agent's environment and what the configuration adds, and
+answers with a CredentialProviderResponse (credentialprovider.kubelet.k8s.io). What it writes is
+read up to a limit, and after a minute it is killed with all that it has started. Nothing of its
+answer is ever logged; of its standard error a part is, as in the Go kubelet, without the token
+that it was given.
+"""
+
+# ruff: noqa: RUF009 - option() and nullable() declare attrs fields
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import orjson
+import trio
+from attrs import define, field, frozen
+
+from trio_kubelet.config.codec import decode, nullable, option
+from trio_kubelet.config.records import CredentialProvider
+from trio_kubelet.tasks.threads import run_in_thread
+
+RUN_SECONDS = 60.0
+"""A program that has not answered by then is killed, as by the Go kubelet."""
+
+PIPES_SECONDS = 1.0
+"""The time that the children of a program that has ended may still write to its pipes."""
+
+KILL_SECONDS = 5.0
+"""The time for a program that was killed to be gone."""
+
+MAX_ANSWER_BYTES = 1 << 18
+MAX_LOGINS = 1000
+"""In an answer; each is compared with the name of the image."""
+MAX_STDERR_BYTES = 2048
+"""More of what a program says of its failure is not shown."""
+
+RESPONSE_KIND = "CredentialProviderResponse"
+
+
+class CredentialPluginError(Exception):
+    """A program gave no credentials; the message names it and has nothing of its answer."""
+
+
+class CacheKeyType(StrEnum):
+    """The images that the credentials of an answer are kept for."""
+
+    IMAGE = "Image"
+    REGISTRY = "Registry"
+    GLOBAL = "Global"
+
+
+@frozen(kw_only=True, repr=False)
+class AuthConfig:
+    """A login; it is never shown."""
+
+    username: str = option("username", "")
+    password: str = option("password", "")
+
+
+@frozen(kw_only=True, repr=False)
+class CredentialProviderResponse:
+    """An answer. `cache_duration` None: as the configuration says; zero: it is not kept."""
+
+    cache_key_type: str = option("cacheKeyType", "")
+    cache_duration: timedelta | None = nullable("cacheDuration")
+    auth: Mapping[str, AuthConfig] = option("auth", {})
+
+
+@frozen(kw_only=True)
+class CredentialRequest:
+    """A question: the image without tag and digest, and the identity that it is pulled with."""
+
+    image: str
+    service_account_token: str = field(default="", repr=False)
+    service_account_annotations: Mapping[str, str] = field(factory=dict)
+
+
+@frozen
+class CredentialPlugin:
+    """Runs the program of a provider that is in `folder`.
+
+    `on_run` is told the name, how many seconds each run took, and whether it failed.
+    """
+
+    provider: CredentialProvider
+    folder: Path
+    on_run: Callable[[str, float, bool], None]
+
+    async def ask(self, request: CredentialRequest) -> CredentialProviderResponse:
+        """Return the answer to a question. Raises CredentialPluginError.
+
+        Cancelled, the program is killed with its children.
+        """
+        name, began_at = self.provider.name, trio.current_time()
+        try:
+            answer = await self._run(request)
+        except CredentialPluginError:
+            self.on_run(name, trio.current_time() - began_at, True)
+            raise
+        self.on_run(name, trio.current_time() - began_at, False)
+        # An answer of the greatest size takes a thread some 50 ms.
+        return await run_in_thread(self._read, answer)
+
+    async def _run(self, request: CredentialRequest) -> bytes:
+        """Run the program; returns what it wrote. Raises CredentialPluginError."""
+        provider = self.provider
+        failed = f"error execing credential provider plugin {provider.name} for image"
+        failed = f"{failed} {request.image}"
+        command = [str(self.folder / provider.name), *provider.args]
+        environment = {**os.environ, **{each.name: each.value for each in provider.env}}
+        try:
+            run = await _ProgramRun.start(command, environment)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise CredentialPluginError(f"{failed}: {error}") from None
+        with trio.move_on_after(RUN_SECONDS) as scope:
+            await run.finish(self._text(request))
+        said = run.stderr.decode(errors="replace").strip()
+        if request.service_account_token:
+            said = said.replace(request.service_account_token, "<token>")
+        if scope.cancelled_caught:
+            reason = f"context deadline exceeded after {RUN_SECONDS:g} s"
+        elif len(run.stdout) > MAX_ANSWER_BYTES:
+            reason = f"its answer has more than {MAX_ANSWER_BYTES} bytes"
+        elif run.exit_status < 0:
+            reason = f"signal: {signal.strsignal(-run.exit_status)}".lower()
+        elif run.exit_status > 0:
+            reason = f"exit status {run.exit_status}"
+        else:
+            return bytes(run.stdout)
+        raise CredentialPluginError(
+            f"{failed}: {reason}: {said}" if said else f"{failed}: {reason}"
+        )
+
+    def _text(self, request: CredentialRequest) -> bytes:
+        document: dict[str, Any] = {
+            "kind": "CredentialProviderRequest",
+            "apiVersion": self.provider.api_version,
+            "image": request.image,
+        }
+        if request.service_account_token:
+            document["serviceAccountToken"] = request.service_account_token
+        if request.service_account_annotations:
+            document["serviceAccountAnnotations"] = {**request.service_account_annotations}
+        return orjson.dumps(document) + b"\n"
+
+    def _read(self, answer: bytes) -> CredentialProviderResponse:
+        """Read an answer. Raises CredentialPluginError, whose words have nothing of it. Blocks."""
+        name, expected = self.provider.name, self.provider.api_version
+        try:
+            document = orjson.loads(answer)
+            version, kind = document.pop("apiVersion", ""), document.pop("kind", "")
+        except (ValueError, AttributeError, TypeError):
+            raise self._undecodable() from None
+        if version != expected:
+            raise CredentialPluginError(
+                f"apiVersion from credential plugin {name} response did not match expected "
+                f"apiVersion:{expected}"
+            )
+        decoded = decode(CredentialProviderResponse, document)
+        if kind != RESPONSE_KIND or decoded.problems or decoded.unknown:
+            raise self._undecodable()
+        if len(decoded.value.auth) > MAX_LOGINS:
+            raise CredentialPluginError(
+                f"credential provider plugin {name} returned more than {MAX_LOGINS} logins"
+            )
+        if decoded.value.cache_key_type not in list(CacheKeyType):
+            raise CredentialPluginError(
+                f"credential provider plugin {name} did not return a valid cacheKeyType"
+            )
+        return decoded.value
+
+    def _undecodable(self) -> CredentialPluginError:
+        return CredentialPluginError(
+            f"error decoding credential provider plugin {self.provider.name} response from stdout"
+        )
+
+
+@define(eq=False)
+class _ProgramRun:
+    """A program that runs in a session of its own, and what it has written so far."""
+
+    process: trio.Process
+    stdout: bytearray = field(factory=bytearray)
+    stderr: bytearray = field(factory=bytearray)
+    exit_status: int = 0
+
+    @classmethod
+    async def start(cls, command: list[str], environment: Mapping[str, str]) -> "_ProgramRun":
+        """Start it.
+
+        Raises OSError, ValueError for arguments that no program can have, and RuntimeError where
+        the machine has no thread left.
+        """
+        return cls(
+            await trio.lowlevel.open_process(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+        )
+
+    async def finish(self, request: bytes) -> None:
+        """Write the request and read until the program has ended; killed if that is cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, request)
+                nursery.start_soon(self._read_stderr)
+                nursery.start_soon(self._read_stdout, nursery.cancel_scope)
+                self.exit_status = await self.process.wait()
+                # Children of it may have its pipes and never end.
+                nursery.cancel_scope.deadline = trio.current_time() + PIPES_SECONDS
+            if nursery.cancel_scope.cancelled_caught:
+                self._kill_all()
+        finally:
+            await self._end()
+
+    async def _write(self, request: bytes) -> None:
+        assert self.process.stdin is not None
+        with suppress(trio.BrokenResourceError):
+            async with self.process.stdin:
+                await self.process.stdin.send_all(request)
+
+    async def _read_stderr(self) -> None:
+        assert self.process.stderr is not None
+        async for data in self.process.stderr:
+            self.stderr += data[: MAX_STDERR_BYTES - len(self.stderr)]
+
+    async def _read_stdout(self, scope: trio.CancelScope) -> None:
+        """Read the answer; one that is too long ends the run."""
+        assert self.process.stdout is not None
+        async for data in self.process.stdout:
+            self.stdout += data
+            if len(self.stdout) > MAX_ANSWER_BYTES:
+                scope.cancel()
+
+    async def _end(self) -> None:
+        """Kill what is left of the program and its children, and close its pipes."""
+        streams = (self.process.stdin, self.process.stdout, self.process.stderr)
+        # One that is stuck in the kernel does not end even by that; nobody waits for it.
+        with trio.move_on_after(KILL_SECONDS, shield=True):
+            if self.process.poll() is None:
+                self._kill_all()
+                await self.process.wait()
+        with trio.CancelScope(shield=True):
+            for stream in streams:
+                if stream is not None:
+                    await stream.aclose()
+
+    def _kill_all(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)

@@ -1,0 +1,312 @@
+"""Records on the disk of CSI drivers' volumes: the Go kubelet's, and marks of doubt.
+
+`vol_data.json` says which driver has a volume and what it calls it, in the Go kubelet's form and
+place, so that either takes over what the other has begun. There is one in the folder of each volume
+of a pod, and one beside the place where a volume is staged for all its pods. It cannot say whether
+the last call was answered; for that there is a mark, made before a call and removed after its
+success, in a folder of the agent's own, where the Go kubelet does not stumble over it. Everything
+blocks.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import structlog
+from attrs import frozen
+
+from trio_kubelet.csi.driver import is_driver_name
+from trio_kubelet.kernel.mountinfo import mount_points
+from trio_kubelet.kernel.whole_files import sync_folder, write_whole
+from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, plugin_folder
+
+log = structlog.get_logger("volumes")
+
+PLUGIN = "kubernetes.io/csi"
+RECORD = "vol_data.json"
+TARGET = "mount"
+"""The name of the mount in the volume's folder."""
+EPHEMERAL, PERSISTENT = "Ephemeral", "Persistent"
+MAX_RECORD_BYTES = 64 * 1024
+
+_STAGE = "globalmount"
+"""The name of the stage beside its record."""
+_DEVICES = "volumeDevices"
+_PARTS_OF_STAGE = 5
+"""The parts of a stage's path that name it: plugin (two), driver, digest, stage."""
+
+
+class RecordError(Exception):
+    """The record of a volume cannot be read; the text says which file, and why."""
+
+
+@frozen
+class VolumeKey:
+    """A volume, as its driver knows it."""
+
+    driver: str
+    handle: str
+
+    @property
+    def unique_name(self) -> str:
+        """The name in the Node's `volumesInUse` and `volumesAttached`."""
+        return f"{PLUGIN}/{self.driver}^{self.handle}"
+
+    @property
+    def digest(self) -> str:
+        """The handle as part of a path."""
+        return hashlib.sha256(self.handle.encode()).hexdigest()
+
+
+@frozen(kw_only=True)
+class VolumeRecord:
+    """A volume of a pod as the driver knows it. `name` is the volume's in folders."""
+
+    name: str
+    key: VolumeKey
+    node: str
+    lifecycle_mode: str = EPHEMERAL
+
+
+@frozen
+class DeviceFolders:
+    """The folders of a volume that is a device, below the plugin's. `name` is the volume's."""
+
+    root: Path
+    name: str
+
+    @property
+    def stage(self) -> Path:
+        """The driver's path when it stages the volume."""
+        return self._all / "staging" / self.name
+
+    @property
+    def data(self) -> Path:
+        """The folder of the record."""
+        return self._all / self.name / "data"
+
+    @property
+    def users(self) -> Path:
+        """The folder in which the device is bound for each pod, under its UID."""
+        return self._all / self.name / "dev"
+
+    @property
+    def published(self) -> Path:
+        """The folder in which the driver publishes the device for each pod, under its UID."""
+        return self._all / "publish" / self.name
+
+    @property
+    def _all(self) -> Path:
+        return self.root / "plugins" / PLUGIN / _DEVICES
+
+
+@frozen(kw_only=True)
+class StagePlace:
+    """The place where a volume is staged: `path` is the driver's, `folder` has the record."""
+
+    key: VolumeKey
+    path: Path
+    folder: Path
+    device: DeviceFolders | None = None
+
+
+def stage_place(root: Path, key: VolumeKey, device: str = "") -> StagePlace:
+    """Return where a volume is staged; with its name in folders if it is a device."""
+    if device:
+        devices = DeviceFolders(root, device)
+        return StagePlace(key=key, path=devices.stage, folder=devices.data, device=devices)
+    folder = root / "plugins" / PLUGIN / key.driver / key.digest
+    return StagePlace(key=key, path=folder / _STAGE, folder=folder)
+
+
+def attachment_name(key: VolumeKey, node: str) -> str:
+    """Return the name of the VolumeAttachment of a volume that is attached to the node.
+
+    The Go kubelet writes it down for volumes that are never attached, too.
+    """
+    return f"csi-{hashlib.sha256(f'{key.handle}{key.driver}{node}'.encode()).hexdigest()}"
+
+
+def write_record(folder: Path, record: VolumeRecord) -> None:
+    """Write the record into a volume's folder in a pod, so that it outlives a power failure.
+
+    Raises OSError.
+    """
+    told = {
+        **_named(record.name, record.key, record.node),
+        "volumeLifecycleMode": record.lifecycle_mode,
+    }
+    write_whole(folder / RECORD, orjson.dumps(told), folder_mode=FOLDER_MODE, durable=True)
+
+
+def write_stage_record(place: StagePlace, node: str) -> None:
+    """Write the record of a volume that is to be staged, as durably. Raises OSError."""
+    key = place.key
+    told = {"volumeHandle": key.handle, "driverName": key.driver}
+    if place.device is not None:
+        told = _named(place.device.name, key, node)
+    write_whole(place.folder / RECORD, orjson.dumps(told), folder_mode=FOLDER_MODE, durable=True)
+
+
+def _named(name: str, key: VolumeKey, node: str) -> dict[str, str]:
+    return {
+        "specVolID": name,
+        "volumeHandle": key.handle,
+        "driverName": key.driver,
+        "nodeName": node,
+        "attachmentID": attachment_name(key, node),
+    }
+
+
+def read_record(folder: Path) -> VolumeRecord | None:
+    """Return the record in a folder; None if there is none.
+
+    Raises RecordError for one that tells of no driver, OSError.
+    """
+    path = folder / RECORD
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_RECORD_BYTES)
+    except FileNotFoundError:
+        return None
+    try:
+        told = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise RecordError(f"{path}: {error}") from error
+    names = ("driverName", "volumeHandle")
+    if not isinstance(told, dict) or not all(isinstance(told.get(name), str) for name in names):
+        raise RecordError(f"{path}: driverName and volumeHandle must be texts")
+    if not is_driver_name(told["driverName"]):
+        raise RecordError(f"{path}: {told['driverName'][:64]!r} is no name of a driver")
+    return VolumeRecord(
+        name=folder.name,
+        key=VolumeKey(told["driverName"], told["volumeHandle"]),
+        node=str(told.get("nodeName", "")),
+        lifecycle_mode=str(told.get("volumeLifecycleMode", "")),
+    )
+
+
+def recorded_stages(root: Path) -> Iterator[StagePlace]:
+    """Return the places of all volumes that were to be staged. Raises OSError.
+
+    A record that cannot be read is left alone, and logged.
+    """
+    plugin = root / "plugins" / PLUGIN
+    for path in (*plugin.glob(f"*/*/{RECORD}"), *plugin.glob(f"{_DEVICES}/*/data/{RECORD}")):
+        record = _readable_record(path.parent)
+        device = path.parents[1].name if path.parents[2].name == _DEVICES else ""
+        if record is not None and stage_place(root, record.key, device).folder == path.parent:
+            yield stage_place(root, record.key, device)
+
+
+def recorded_users(folders: PodFolders) -> Iterator[tuple[str, VolumeKey]]:
+    """Return which pods have which persistent volumes in their folders. Raises OSError."""
+    for uid in folders.uids():
+        for path in (folders.volumes(uid) / plugin_folder(PLUGIN)).glob(f"*/{RECORD}"):
+            record = _readable_record(path.parent)
+            if record is not None and record.lifecycle_mode == PERSISTENT:
+                yield uid, record.key
+        for name in device_names(folders, uid):
+            record = _readable_record(DeviceFolders(folders.root, name).data)
+            if record is not None:
+                yield uid, record.key
+
+
+def device_names(folders: PodFolders, uid: str) -> tuple[str, ...]:
+    """Return the names of the devices that a pod has of CSI drivers, or was to have.
+
+    A link in the pod's folder names each, from before the driver is asked for it. Blocks.
+    """
+    links = folders.devices(uid) / plugin_folder(PLUGIN)
+    return tuple(link.name for link in links.glob("*") if link.is_symlink())
+
+
+def _readable_record(folder: Path) -> VolumeRecord | None:
+    try:
+        return read_record(folder)
+    except RecordError as error:
+        log.warning("volume record is not readable", error=str(error))
+        return None
+
+
+def remove_record(folder: Path) -> None:
+    """Remove the record and the place of the mount, which must be empty. Raises OSError."""
+    target = folder / TARGET
+    if target.is_dir():
+        target.rmdir()
+    (folder / RECORD).unlink(missing_ok=True)
+
+
+def remove_stage(place: StagePlace) -> None:
+    """Remove the place of a volume that is not staged any more, and its record.
+
+    Raises OSError if something is in the way: a mount, or files.
+    """
+    device = place.device
+    _remove_folders(place.path, *((device.published, device.users) if device else ()))
+    (place.folder / RECORD).unlink(missing_ok=True)
+    _remove_folders(place.folder, *((place.folder.parent,) if device else ()))
+
+
+def _remove_folders(*folders: Path) -> None:
+    for folder in folders:
+        if folder.is_dir():
+            folder.rmdir()
+
+
+def is_mounted(target: Path) -> bool:
+    """True if something is mounted on a path. Raises OSError."""
+    real = target.parent.resolve() / target.name
+    return any(each.path == real for each in mount_points(real))
+
+
+def mounts_of_staged(place: StagePlace) -> tuple[Path, ...]:
+    """Return where else a file system is mounted, or a part of it, that is staged at a place.
+
+    The stage itself may show up at other paths, where the root folder is mounted twice. Of a device
+    it is where it is bound for pods.
+    """
+    if place.device is not None:
+        folders = (place.device.published.resolve(), place.device.users.resolve())
+        return tuple(each.path for each in mount_points() if each.path.parent in folders)
+    real, mounts = place.path.parent.resolve() / place.path.name, mount_points()
+    own = {(each.device, each.root) for each in mounts if each.path == real}
+    suffix = real.parts[-_PARTS_OF_STAGE:]
+    return tuple(
+        each.path
+        for each in mounts
+        if each.path.parts[-_PARTS_OF_STAGE:] != suffix
+        and any(
+            each.device == device and Path(each.root).is_relative_to(root) for device, root in own
+        )
+    )
+
+
+@frozen
+class DoubtMarks:
+    """Marks of volumes about which a driver was asked and has not answered well.
+
+    `folder` is the agent's own; a mark is a file named by two parts: a pod and a volume, or a
+    driver and a volume's digest.
+    """
+
+    folder: Path
+
+    def make(self, owner: str, volume: str) -> None:
+        """Mark a volume, so that it outlives a power failure. Raises OSError."""
+        write_whole(self._path(owner, volume), b"", folder_mode=FOLDER_MODE, durable=True)
+
+    def remove(self, owner: str, volume: str) -> None:
+        """Remove a mark; one that is not there is fine. Raises OSError."""
+        path = self._path(owner, volume)
+        if path.exists():
+            path.unlink()
+            sync_folder(self.folder)
+
+    def is_made(self, owner: str, volume: str) -> bool:
+        """True if the volume is marked."""
+        return self._path(owner, volume).exists()
+
+    def _path(self, owner: str, volume: str) -> Path:
+        return self.folder / f"{owner}~{volume}"

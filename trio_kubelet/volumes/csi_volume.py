@@ -1,0 +1,400 @@
+"""Volumes of CSI drivers in pods: those that a driver makes for one pod, and persistent ones.
+
+Before the driver is asked for anything, the volume's record and a mark are on the disk
+(`csi_records.py`); the mark goes when the driver has answered that it is done. So an agent that is
+started anew knows which volumes are published, which it has to ask for again, and which it has to
+give back. The driver takes its mount away itself, before the node removes what is left. A driver
+that is not registered is waited for: a volume of it is neither given up nor torn off.
+
+A persistent volume is staged for all its pods first (`staged_volumes.py`). The rows of
+`state_machines/volume.py` say which call may follow which.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import structlog
+from attrs import define, evolve, field, frozen
+
+from state_machines.volume import VOLUME, VolumeEvent, VolumeState
+from trio_kubelet.csi import DriverClient, Publication, UnknownSettingsError, VolumeOfPod
+from trio_kubelet.k8s import CSIDriverSpec, Pod
+from trio_kubelet.references import ObjectError
+from trio_kubelet.rpc import RpcError, rpc_words
+from trio_kubelet.tasks.fair_limiter import Share
+from trio_kubelet.telemetry.journal import Transition
+from trio_kubelet.volumes.back_offs import BackOffs, Key
+from trio_kubelet.volumes.csi_records import (
+    EPHEMERAL,
+    PERSISTENT,
+    PLUGIN,
+    TARGET,
+    DeviceFolders,
+    DoubtMarks,
+    RecordError,
+    VolumeKey,
+    VolumeRecord,
+    device_names,
+    is_mounted,
+    read_record,
+    remove_record,
+    stage_place,
+    write_record,
+)
+from trio_kubelet.volumes.csi_requests import (
+    STAGES,
+    Capabilities,
+    CSIParts,
+    CSIRequests,
+    NoDriverError,
+    is_owned_by_node,
+    volume_key,
+)
+from trio_kubelet.volumes.devices import bind_device, link_device, unbind_device
+from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders, plugin_folder
+from trio_kubelet.volumes.ownership import VolumeOwnership
+from trio_kubelet.volumes.plugin import MountedVolume, VolumeBusy, VolumeError, VolumeThreads
+from trio_kubelet.volumes.resolved import ResolvedVolume, claim_name
+from trio_kubelet.volumes.staged_volumes import StagedVolumes
+
+log = structlog.get_logger("volumes")
+
+MARKS = "csi_calls"
+"""The folder of marks, below the root folder."""
+
+
+@frozen
+class PublishedFolder:
+    """A volume in a pod's folder, whose record is beside it. The methods block."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The volume's name in folders."""
+        return self.folder.name
+
+    @property
+    def target(self) -> Path:
+        """The path that the driver is given."""
+        return self.folder / TARGET
+
+    def key(self) -> VolumeKey | None:
+        """Return the volume for which it was begun. Raises RecordError, OSError."""
+        record = read_record(self.folder)
+        return None if record is None else record.key
+
+    def begin(self, record: VolumeRecord) -> None:
+        """Write down that the driver is going to be asked. Raises OSError."""
+        make_folders(self.folder, FOLDER_MODE)
+        write_record(self.folder, record)
+
+    def finish(self) -> None:
+        """Do nothing: containers mount the target."""
+
+
+@frozen
+class PublishedDevice:
+    """A device of a pod: a link to the driver's target, which is bound for the pod's UID, too.
+
+    The link is there before the driver is asked. The methods block.
+    """
+
+    name: str
+    link: Path
+    uid: str
+    devices: DeviceFolders
+
+    @property
+    def target(self) -> Path:
+        """The path that the driver is given."""
+        return self.devices.published / self.uid
+
+    def key(self) -> VolumeKey | None:
+        """Return the volume for which it was begun. Raises RecordError, OSError."""
+        if not self.link.is_symlink():
+            return None
+        record = read_record(self.devices.data)
+        if record is None:
+            raise RecordError(f"{self.devices.data}: there is no record of the volume")
+        return record.key
+
+    def begin(self, _record: VolumeRecord) -> None:
+        """Write down that the driver is going to be asked. Raises OSError."""
+        make_folders(self.devices.published, FOLDER_MODE)
+        link_device(self.target, self.link)
+
+    def finish(self) -> None:
+        """Bind the device. Raises OSError."""
+        bind_device(self.target, self.devices.users / self.uid)
+
+    def undo(self) -> None:
+        """Unbind it; one that is not bound is fine. Raises VolumeBusy, OSError."""
+        unbind_device(self.devices.users / self.uid)
+
+
+Published = PublishedFolder | PublishedDevice
+
+
+@define(eq=False)
+class CSIVolumes:
+    """The plugin for the source `csi`, of pods and of persistent volumes."""
+
+    _staged: StagedVolumes
+    _folders: PodFolders
+    _threads: VolumeThreads
+    _parts: CSIParts = field(init=False)
+    _requests: CSIRequests = field(init=False)
+    _ownership: VolumeOwnership = field(init=False)
+    _states: dict[Key, VolumeState] = field(init=False, factory=dict)
+    _back_offs: BackOffs = field(init=False, factory=BackOffs)
+
+    name = PLUGIN
+
+    def __attrs_post_init__(self) -> None:
+        self._parts, self._requests = self._staged.parts, self._staged.requests
+        self._ownership = VolumeOwnership(self._threads.owning, self._parts.recorder)
+        self._parts.drivers.on_change.add(self._hurry)
+
+    async def set_up(self, pod: Pod, volume: ResolvedVolume) -> MountedVolume:
+        """Have the driver publish the volume, unless it has; raises VolumeError, VolumeBackOff.
+
+        Raises UnattachedVolumeError, too. Cancelled, the volume is uncertain: the next call asks
+        again, or `unpublish` gives it back. A secret of the pod that is missing is no reason to
+        back off: the pod is woken when it comes.
+        """
+        uid, share = pod.metadata.uid, self._threads.preparing.share_of(pod.metadata)
+        place, step = self._place(uid, volume), "MountVolume.SetUp"
+        mounted = MountedVolume(
+            name=volume.name, host_path=str(place.target), read_only=volume.read_only
+        )
+        if isinstance(place, PublishedDevice):
+            step = "MapVolume.MapPodDevice"
+            mounted = evolve(mounted, host_path="", device=str(place.link))
+        key = uid, place.name
+        self._back_offs.check(key)
+        try:
+            if await self._state(key, place, share) is not VolumeState.PUBLISHED:
+                await self._publish(pod, volume, place, share)
+                self._back_offs.succeeded(key)
+                self._measure(pod, volume, place)
+                return mounted
+        except VolumeError as error:
+            raise self._back_offs.failed(key, error) from error
+        except (RpcError, OSError, ObjectError, RecordError) as error:
+            failure = VolumeError(volume.spec_name, _words(error), step)
+            if isinstance(error, ObjectError) and volume.persistent is None:
+                raise failure from error
+            raise self._back_offs.failed(key, failure) from error
+        self._measure(pod, volume, place)
+        try:
+            await self._bring_up_to_date(pod, volume, place)
+        except (RpcError, ObjectError) as error:
+            return evolve(mounted, outdated=VolumeError(volume.spec_name, _words(error), step))
+        return mounted
+
+    async def published(self, pod_uid: str, threads: Share) -> Sequence[Published]:
+        """Return what drivers have published for a pod, or were to. Raises OSError."""
+        return await threads.run_sync(partial(self._published, pod_uid))
+
+    async def unpublish(self, pod_uid: str, place: Published, threads: Share) -> None:
+        """Have the driver take a volume away; one that nobody asked it for is fine.
+
+        Raises VolumeBusy while that cannot be done, OSError.
+        """
+        key = pod_uid, place.name
+        self._parts.usages.unpublished(pod_uid, str(place.target))
+        try:
+            found = await threads.run_sync(place.key)
+            if found is None:
+                return
+            if isinstance(place, PublishedDevice):
+                await threads.run_sync(place.undo)
+            state = await self._state(key, place, threads)
+            if state is VolumeState.UNPUBLISHED:
+                return
+            driver = await self._driver(found.driver, place.name, "Unmounter.TearDownAt")
+        except (RecordError, VolumeError) as error:
+            why = error.why if isinstance(error, VolumeError) else str(error)
+            raise VolumeBusy(place.target.parent, why) from error
+        call = partial(driver.unpublish, found.handle, str(place.target))
+        try:
+            async with self._staged.one_call(found):
+                await self._call(key, VolumeEvent.UNPUBLISH, call, threads)
+        except RpcError as error:
+            raise VolumeBusy(place.target, rpc_words(error.code, error.message)) from error
+
+    async def tear_down(self, pod_uid: str, folder: Path, threads: Share) -> None:
+        """Remove record and mark of a volume that was given back; raises OSError."""
+        await threads.run_sync(partial(remove_record, folder))
+        await threads.run_sync(partial(self._marks.remove, pod_uid, folder.name))
+        self._states.pop((pod_uid, folder.name), None)
+
+    def release(self, pod_uid: str) -> None:
+        """A pod has no volumes any more, not even such as were to be published."""
+        self._back_offs.forget(pod_uid)
+        self._parts.usages.unpublished(pod_uid)
+        for key in [key for key in self._states if key[0] == pod_uid]:
+            del self._states[key]
+        self._staged.release(pod_uid)
+
+    @property
+    def _marks(self) -> DoubtMarks:
+        return DoubtMarks(self._folders.root / MARKS)
+
+    def _hurry(self) -> None:
+        """Drivers have come or gone: the pods that wait for one try again."""
+        for uid in self._back_offs.hurry():
+            self._staged.on_ready.call(uid)
+
+    def _place(self, pod_uid: str, volume: ResolvedVolume) -> Published:
+        if volume.is_block:
+            return self._device(pod_uid, volume.spec_name)
+        return PublishedFolder(self._folders.volume(pod_uid, self.name, volume.spec_name))
+
+    def _device(self, pod_uid: str, name: str) -> PublishedDevice:
+        link = self._folders.device(pod_uid, self.name, name)
+        return PublishedDevice(name, link, pod_uid, DeviceFolders(self._folders.root, name))
+
+    def _published(self, pod_uid: str) -> Sequence[Published]:
+        folder = self._folders.volumes(pod_uid) / plugin_folder(self.name)
+        names = device_names(self._folders, pod_uid)
+        return (
+            *(PublishedFolder(each) for each in folder.glob("*")),
+            *(self._device(pod_uid, name) for name in names),
+        )
+
+    async def _publish(
+        self, pod: Pod, volume: ResolvedVolume, place: Published, threads: Share
+    ) -> None:
+        """Have a volume mounted, after it is staged. Raises what `set_up` makes errors of."""
+        uid, key = pod.metadata.uid, volume_key(volume, pod.metadata.uid)
+        if volume.persistent is not None:
+            await self._staged.stage(pod, volume)
+        driver = await self._driver(key.driver, volume.spec_name, "mounter.SetUpAt")
+        spec = await self._requests.driver_settings(volume)
+        capabilities = await driver.capabilities()
+        publication = await self._publication(pod, volume, spec, capabilities, place.target)
+        record = VolumeRecord(
+            name=place.name,
+            key=key,
+            node=self._parts.node,
+            lifecycle_mode=EPHEMERAL if volume.persistent is None else PERSISTENT,
+        )
+        await threads.run_sync(partial(place.begin, record))
+        may_give = self._parts.privileged and not (publication.read_only or volume.is_block)
+        owned_here = may_give and is_owned_by_node(volume, spec, capabilities)
+
+        async def publish() -> None:
+            await driver.publish(publication)
+            if owned_here:
+                await self._ownership.give(pod, place.target, volume.spec_name)
+            await threads.run_sync(place.finish)
+
+        async with self._staged.one_call(key):
+            await self._call((uid, place.name), VolumeEvent.PUBLISH, publish, threads)
+        if volume.persistent is not None:
+            self._staged.hold(uid, key)
+
+    def _measure(self, pod: Pod, volume: ResolvedVolume, place: Published) -> None:
+        """Have the driver asked for the space of a volume that is published."""
+        key = volume_key(volume, pod.metadata.uid)
+        measured = VolumeOfPod(
+            driver=key.driver,
+            volume_id=key.handle,
+            path=str(place.target),
+            pod_uid=pod.metadata.uid,
+            namespace=pod.metadata.namespace,
+            name=volume.name,
+            staging_path="" if volume.persistent is None else str(self._stage_path(volume)),
+            claim=claim_name(pod, volume.volume),
+        )
+        self._parts.usages.published(measured)
+
+    def _stage_path(self, volume: ResolvedVolume) -> Path:
+        device = volume.spec_name if volume.is_block else ""
+        return stage_place(self._folders.root, volume_key(volume, ""), device).path
+
+    async def _bring_up_to_date(self, pod: Pod, volume: ResolvedVolume, place: Published) -> None:
+        """Publish once more where the driver wants that. Raises RpcError, ObjectError."""
+        key = volume_key(volume, pod.metadata.uid)
+        if volume.persistent is not None:
+            self._staged.hold(pod.metadata.uid, key)
+        driver = self._parts.drivers.get(key.driver)
+        try:
+            spec = await self._parts.settings.get(key.driver)
+        except UnknownSettingsError:
+            return
+        if not spec.requires_republish or driver is None:
+            return
+        capabilities = await driver.capabilities()
+        publication = await self._publication(pod, volume, spec, capabilities, place.target)
+        async with self._staged.one_call(key):
+            self._step((pod.metadata.uid, place.name), VolumeEvent.REPUBLISH)
+            await driver.publish(publication)
+
+    async def _publication(
+        self,
+        pod: Pod,
+        volume: ResolvedVolume,
+        spec: CSIDriverSpec,
+        capabilities: Capabilities,
+        target: Path,
+    ) -> Publication:
+        """Gather what the driver is told. Raises ObjectError, VolumeError."""
+        told = await self._requests.publication(pod, volume, spec, capabilities, target)
+        if volume.persistent is None:
+            return told
+        return evolve(
+            told,
+            staging_path=str(self._stage_path(volume)) if STAGES in capabilities else "",
+            publish_context=await self._staged.publish_context(volume),
+        )
+
+    async def _driver(self, name: str, volume: str, step: str) -> DriverClient:
+        """Return a driver, for which it waits a little. Raises VolumeError."""
+        try:
+            return await self._parts.driver(name)
+        except NoDriverError as error:
+            words = f"kubernetes.io/csi: {step} failed to get CSI client: {error}"
+            raise VolumeError(volume, words) from error
+
+    async def _state(self, key: Key, place: Published, threads: Share) -> VolumeState:
+        """Return how far a volume is; of one that another agent began with, what its traces say."""
+        known = self._states.get(key)
+        if known is None:
+            known = await threads.run_sync(partial(self._found_state, key, place))
+            known = self._states.setdefault(key, known)
+        return known
+
+    def _found_state(self, key: Key, place: Published) -> VolumeState:
+        if place.key() is None:
+            return VolumeState.UNPUBLISHED
+        if self._marks.is_made(*key) or not is_mounted(place.target):
+            return VolumeState.UNCERTAIN
+        return VolumeState.PUBLISHED
+
+    async def _call(
+        self, key: Key, begins: VolumeEvent, call: Callable[[], Awaitable[None]], threads: Share
+    ) -> None:
+        """Make a call that changes the volume, and walk its states. Raises RpcError, OSError."""
+        await threads.run_sync(partial(self._marks.make, *key))
+        self._step(key, begins)
+        try:
+            await call()
+        except BaseException:
+            self._step(key, VolumeEvent.FAILED)
+            raise
+        self._step(key, VolumeEvent.SUCCEEDED)
+        await threads.run_sync(partial(self._marks.remove, *key))
+
+    def _step(self, key: Key, event: VolumeEvent) -> None:
+        source = self._states[key]
+        target = self._states[key] = VOLUME.step(source, event)
+        made = Transition(source=source, event=event, target=target)
+        self._parts.journal.transition(VOLUME.name, "/".join(key), made)
+
+
+def _words(error: Exception) -> str:
+    return rpc_words(error.code, error.message) if isinstance(error, RpcError) else str(error)
