@@ -33,6 +33,7 @@ RESOURCE = "example.com/resource"
 KNOWN_FOLDER = Path("/var/lib/kubelet/device-plugins")
 DEVICES = {"Dev-1", "Dev-2"}
 CHECKPOINT = "kubelet_internal_checkpoint"
+SOCKET = "kubelet.sock"
 
 
 class SamplePlugin:
@@ -160,11 +161,15 @@ def known_folder(local_cluster: LocalCluster) -> Iterator[None]:
     local_cluster.stop_agent()
     shutil.rmtree(own)
     KNOWN_FOLDER.mkdir(parents=True, exist_ok=True)
-    checkpoint.unlink(missing_ok=True)
+    # A Go kubelet of an earlier test leaves its socket. The one that is waited for below must be
+    # the agent's own: when that appears, the agent has removed the sockets of plugins, and a
+    # plugin that starts then keeps its.
+    for left in (checkpoint, KNOWN_FOLDER / SOCKET):
+        left.unlink(missing_ok=True)
     own.symlink_to(KNOWN_FOLDER)
     local_cluster.start_agent()
     wait_until(
-        (own / "kubelet.sock").exists,
+        (own / SOCKET).exists,
         deadline_seconds=DEADLINE_SECONDS,
         else_say=lambda: "nobody answers device plugins",
     )
