@@ -1,5 +1,6 @@
 """The real program as its user and systemd see it; on the hollow runtime where that is enough."""
 
+import errno
 import json
 import os
 import signal
@@ -166,6 +167,67 @@ def test_a_signal_ends_the_agent_quickly_and_well(
     assert program.process.wait(END_SECONDS) == 0
     assert how.name in program.said
     assert "Traceback" not in program.said
+
+
+def give_reader(fifo: Path, text: str, program: Program) -> None:
+    """Write this text for the next one who reads the named pipe."""
+    writer = -1
+
+    def is_read() -> bool:
+        nonlocal writer
+        try:
+            writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        return writer >= 0
+
+    wait_until(is_read, deadline_seconds=START_SECONDS, else_say=lambda: program.said)
+    with open(writer, "w") as file:
+        file.write(text)
+
+
+def test_a_hangup_before_the_configuration_is_read_has_it_read_once_more(
+    run: Run, tmp_path: Path, configuration: dict[str, object]
+) -> None:
+    """A named pipe among the drop-ins holds the agent up where it reads its configuration."""
+    fifo = tmp_path / "drop-ins" / "late.conf"
+    fifo.parent.mkdir()
+    os.mkfifo(fifo)
+    header = {name: configuration[name] for name in ("apiVersion", "kind")}
+    program = run(f"--config-dir={fifo.parent}")
+    wait_until(
+        lambda: holds_back(program.process.pid, signal.SIGHUP),
+        deadline_seconds=START_SECONDS,
+        else_say=lambda: program.said,
+    )
+    program.process.send_signal(signal.SIGHUP)
+    give_reader(fifo, json.dumps(header), program)
+    give_reader(fifo, json.dumps({**header, "registryBurst": 20}), program)
+    program.wait_for("registryBurst: 10 -> 20")
+    assert program.end() == 0
+
+
+def holds_back(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has blocked a signal; it may have ended."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = (line.split()[1] for line in lines if line.startswith("SigBlk:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def test_hangups_while_the_agent_ends_change_nothing_about_its_end(
+    run: Run, tmp_path: Path
+) -> None:
+    program = run()
+    wait_for_answers(tmp_path / "root")
+    program.process.send_signal(signal.SIGTERM)
+
+    def ended() -> bool:
+        program.process.send_signal(signal.SIGHUP)
+        return program.process.poll() is not None
+
+    wait_until(ended, deadline_seconds=END_SECONDS, else_say=lambda: program.said)
+    assert program.process.returncode == 0
 
 
 def test_a_signal_ends_an_agent_that_still_waits_for_the_lock(run: Run, tmp_path: Path) -> None:

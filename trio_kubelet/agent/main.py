@@ -2,15 +2,15 @@
 
 SIGTERM, SIGINT and, if wanted, somebody who wants the lock file cancel the root nursery: the
 agent ends, calls whose outcome must be known are finished, and the containers run on. SIGHUP has
-the settings read anew (`live_settings.py`). What the agent cannot start without is one line on
+the settings read anew (`live_settings.py`), also one that came before they were read. What the agent cannot start without is one line on
 stderr and exit code 1.
 """
 
 import faulthandler
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,8 +99,7 @@ async def _run(settings: Settings, read_anew: Callable[[], Examination]) -> None
     notifier = ServiceNotifier()
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         await nursery.start(_end_on_signal, nursery.cancel_scope, notifier)
-        # From now on, as one that is not received would end the agent.
-        hangups = stack.enter_context(trio.open_signal_receiver(signal.SIGHUP))
+        hangups = stack.enter_context(_hangups())
         if settings.options.lock_file:
             lock = await _locked(Path(settings.options.lock_file), stack, notifier)
             if settings.options.exit_on_lock_contention:
@@ -110,6 +109,20 @@ async def _run(settings: Settings, read_anew: Callable[[], Examination]) -> None
         agent = await _make_agent(settings, clock, host, notifier)
         nursery.start_soon(reload_on_hangup, hangups, read_anew, agent.parts.live, notifier)
         await _run_agent(agent)
+
+
+@contextmanager
+def _hangups() -> Iterator[AsyncIterator[int]]:
+    """All SIGHUPs since the program was called, which has held them back; the end ignores them."""
+    # Those that nobody has taken are raised again when the receiver closes.
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    try:
+        with trio.open_signal_receiver(signal.SIGHUP) as hangups:
+            # Before there are threads and child processes, which would hold them back, too.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+            yield hangups
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 async def _run_agent(agent: Agent) -> None:

@@ -1,8 +1,10 @@
 """The command line: names, exit codes, and what is said on which stream."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +26,14 @@ def run(program: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> int |
     with pytest.raises(SystemExit) as exit_info:
         main()
     return exit_info.value.code
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """An agent that starts holds signals back; other tests start programs in this process."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @pytest.fixture
