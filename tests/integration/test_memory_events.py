@@ -49,7 +49,7 @@ async def test_a_crossed_threshold_is_told_at_once_on_v1(cgroup: Path) -> None:
     looked = trio.Event()
     threshold = Threshold(signal=Signal.ALLOCATABLE_MEMORY, value=ThresholdValue.parse("10Mi"))
     events = MemoryEvents(
-        TREE, {Signal.ALLOCATABLE_MEMORY: ("/no-such", NAME)}, (threshold,), looked.set
+        TREE, {Signal.ALLOCATABLE_MEMORY: ("/no-such", NAME)}, lambda: (threshold,), looked.set
     )
     amounts = Observed(available=40 * MI, capacity=50 * MI)
     observed = Observations(at=0, signals={Signal.ALLOCATABLE_MEMORY: amounts})

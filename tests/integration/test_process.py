@@ -169,8 +169,8 @@ def test_a_signal_ends_the_agent_quickly_and_well(
     assert "Traceback" not in program.said
 
 
-def give_reader(fifo: Path, text: str, program: Program) -> None:
-    """Write this text for the next one who reads the named pipe."""
+def give_reader(fifo: Path, program: Program, text: str, *, then: str) -> None:
+    """Write a text for the one who reads the named pipe; who reads it next finds another file."""
     writer = -1
 
     def is_read() -> bool:
@@ -183,6 +183,8 @@ def give_reader(fifo: Path, text: str, program: Program) -> None:
         return writer >= 0
 
     wait_until(is_read, deadline_seconds=START_SECONDS, else_say=lambda: program.said)
+    (fifo.parent / "next").write_text(then)
+    (fifo.parent / "next").rename(fifo)
     with open(writer, "w") as file:
         file.write(text)
 
@@ -202,8 +204,8 @@ def test_a_hangup_before_the_configuration_is_read_has_it_read_once_more(
         else_say=lambda: program.said,
     )
     program.process.send_signal(signal.SIGHUP)
-    give_reader(fifo, json.dumps(header), program)
-    give_reader(fifo, json.dumps({**header, "registryBurst": 20}), program)
+    changed = json.dumps({**header, "registryBurst": 20})
+    give_reader(fifo, program, json.dumps(header), then=changed)
     program.wait_for("registryBurst: 10 -> 20")
     assert program.end() == 0
 

@@ -3,6 +3,11 @@
 import json
 import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -57,6 +62,92 @@ def test_an_agent_takes_over_what_it_can_and_names_the_rest(tmp_path: Path) -> N
         reload(agent, "{")
         says(agent, "configuration reload failed, keeping the previous settings")
         assert containers(agent.pods()) == before
+
+
+def test_other_thresholds_hold_while_the_agent_runs(tmp_path: Path) -> None:
+    with LabAgent(tmp_path / "node") as agent:
+        assert memory_threshold(agent) == {("50Mi", False)}
+        for fields, expected in (
+            ({"memory.available": "99.9%"}, {("99.9%", True)}),
+            ({"memory.available": "60Mi"}, {("60Mi", False)}),
+            ({}, set()),
+        ):
+            reload(agent, json.dumps({**agent.configuration, "evictionHard": fields}))
+            wait_until(
+                partial(lambda wanted: memory_threshold(agent) == wanted, expected),
+                deadline_seconds=DEADLINE_SECONDS,
+                else_say=lambda: f"{memory_threshold(agent)}; {agent.last_words()}",
+            )
+        assert "eviction threshold crossed" in agent.log.read_text()
+
+
+def memory_threshold(agent: LabAgent) -> set[tuple[str, bool]]:
+    """The thresholds for the node's memory, and whether each is crossed."""
+    return {
+        (threshold["value"], threshold["crossed"])
+        for signal in agent.ask("/debug/evictions")["signals"]
+        if signal["signal"] == "memory.available"
+        for threshold in signal["thresholds"]
+    }
+
+
+def test_thresholds_that_the_machine_cannot_keep_are_refused(tmp_path: Path) -> None:
+    with LabAgent(tmp_path / "node") as agent:
+        too_much = {"evictionHard": {"memory.available": "1Ei"}, "registryBurst": 20}
+        reload(agent, json.dumps({**agent.configuration, **too_much}))
+        says(agent, "configuration reload failed, keeping the previous settings")
+        assert "invalid Node Allocatable configuration" in agent.log.read_text()
+        reload(agent, json.dumps({**agent.configuration, "registryBurst": 30}))
+        says(agent, "registryBurst: 10 -> 30")
+
+
+def test_static_pods_follow_the_places_of_their_manifests(tmp_path: Path) -> None:
+    """Another folder, a URL beside it; a source that is named no more has no pods."""
+    with LabAgent(tmp_path / "node") as agent, served_manifest("url") as url:
+        agent.write("goes.json", pod("goes"))
+        agent.wait_for(lambda pods: running(pods) == {"goes"})
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (elsewhere / "new.json").write_text(json.dumps(pod("stays-new")))
+        new = {**agent.configuration, "staticPodPath": str(elsewhere)}
+        reload(agent, json.dumps(new))
+        before = containers(agent.wait_for(lambda pods: running(pods) == {"stays-new"}))
+        new["staticPodURL"] = url
+        reload(agent, json.dumps(new))
+        after = agent.wait_for(lambda pods: running(pods) == {"stays-new", "url"})
+        assert containers(after) == before
+        reload(agent, json.dumps({**new, "staticPodPath": ""}))
+        agent.wait_for(lambda pods: running(pods) == {"url"})
+        reload(agent, json.dumps(agent.configuration))
+        agent.wait_for(lambda pods: running(pods) == {"goes"})
+
+
+def running(pods: dict[str, Json]) -> set[str]:
+    """The names of the pods, without that of the node; none while one of them does not run."""
+    if not all(map(is_running, pods.values())):
+        return set()
+    return {name.removesuffix(f"-{each['spec']['nodeName']}") for name, each in pods.items()}
+
+
+@contextmanager
+def served_manifest(name: str) -> Iterator[str]:
+    """A server that has the manifest of one pod; the value is its URL."""
+    body = json.dumps(pod(name)).encode()
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
 
 
 def test_a_storm_of_reloads_disturbs_no_pod(tmp_path: Path) -> None:

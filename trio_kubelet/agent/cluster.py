@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from trio_kubelet.agent.node_parts import NodeParts
+from trio_kubelet.agent.policies import EVICTION_FIELDS
 from trio_kubelet.csi import DriverSettings, NoDriverSettings
 from trio_kubelet.k8s import NODES, Node, Pod, PodStatus
 from trio_kubelet.k8s.client import ApiClients, ApiError
@@ -145,6 +146,7 @@ class Cluster:
             ("nodeStatusReportFrequency", "nodeStatusUpdateFrequency"),
             lambda: self.reporter.use(parts.settings),
         )
+        parts.live.follow(EVICTION_FIELDS, self.reporter.wake)  # Allocatable follows from them.
         for changed in (
             readiness.on_change,
             parts.pressure.on_change,

@@ -24,10 +24,16 @@ CREDENTIAL_PROVIDERS = "--image-credential-provider-config"
 
 
 class LiveSettings:
-    """Owner of the settings in force."""
+    """Owner of the settings in force.
 
-    def __init__(self, settings: Settings) -> None:
+    `problems_here` tells what keeps this machine from being run with settings that are right.
+    """
+
+    def __init__(
+        self, settings: Settings, problems_here: Callable[[Settings], Iterable[str]]
+    ) -> None:
         self._in_force = settings
+        self._problems_here = problems_here
         self._followers: dict[str, list[Callable[[], None]]] = {}
 
     @property
@@ -55,11 +61,13 @@ class LiveSettings:
         live = [each.path for each in found if each.effect is Effect.LIVE]
         fields = [path for path in live if path in LIVE]
         configuration = with_fields(running.configuration, new.configuration, fields)
-        if problems := tuple(validate(configuration, running.options, running.gates)):
-            raise ConfigurationError(problems)
-        self._in_force = evolve(
+        taken = evolve(
             running, configuration=configuration, credential_providers=new.credential_providers
         )
+        problems = tuple(validate(configuration, running.options, running.gates))
+        if problems := problems or tuple(self._problems_here(taken)):
+            raise ConfigurationError(problems)
+        self._in_force = taken
         # Parts that are not made yet will be made of these settings.
         followers = (each for path in live for each in self._followers.get(path, ()))
         for take_over in dict.fromkeys(followers):

@@ -2,8 +2,8 @@
 
 SIGTERM, SIGINT and, if wanted, somebody who wants the lock file cancel the root nursery: the
 agent ends, calls whose outcome must be known are finished, and the containers run on. SIGHUP has
-the settings read anew (`live_settings.py`), also one that came before they were read. What the agent cannot start without is one line on
-stderr and exit code 1.
+the settings read anew (`live_settings.py`), also one that came before they were read. What the
+agent cannot start without is one line on stderr and exit code 1.
 """
 
 import faulthandler

@@ -7,13 +7,21 @@ runs by itself or asks anybody: `start.py` starts it.
 
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import trio
 
 from trio_kubelet.agent.live_settings import LiveSettings
+from trio_kubelet.agent.policies import (
+    EVICTION_FIELDS,
+    IMAGE_FIELDS,
+    ROTATION_FIELDS,
+    eviction_policy,
+    image_policy,
+    problems_of_machine,
+    rotation_policy,
+)
 from trio_kubelet.agent.resource_parts import make_resource_managers
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.eviction import Signal
@@ -31,13 +39,11 @@ from trio_kubelet.errors import StartError
 from trio_kubelet.eviction.memory_events import MemoryEvents
 from trio_kubelet.eviction.pressure_record import PressureRecord
 from trio_kubelet.eviction.records import EvictionRecords
-from trio_kubelet.eviction.thresholds import Threshold, configured_thresholds
 from trio_kubelet.eviction.watch import PressureWatch
 from trio_kubelet.k8s import Pod
-from trio_kubelet.k8s.quantity import Quantity
-from trio_kubelet.logs.rotation import RotationPolicy
 from trio_kubelet.logs.rotator import LogRotator
 from trio_kubelet.node import node_name, node_resources
+from trio_kubelet.node.allocatable import reservations
 from trio_kubelet.node.host import Host
 from trio_kubelet.node.shutdown import FILE as SHUTDOWN_FILE
 from trio_kubelet.node.shutdown import NodeShutdown, grace_periods
@@ -57,7 +63,6 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import pod_log_folder
 from trio_kubelet.runtime.health import RuntimeHealth
 from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
-from trio_kubelet.runtime.images.collection import ImageCollectionPolicy
 from trio_kubelet.runtime.images.collector import ImageCollector
 from trio_kubelet.runtime.images.filesystem import ImageDisk
 from trio_kubelet.runtime.images.manager import ImageLookup
@@ -105,7 +110,7 @@ class NodeParts:
 
     def __init__(self, settings: Settings, clock: Clock, host: Host) -> None:
         configuration = settings.configuration
-        self.live = LiveSettings(settings)
+        self.live = LiveSettings(settings, partial(problems_of_machine, machine=host.machine))
         self.clock = clock
         self.host = host
         self.root = Path(settings.options.root_dir)
@@ -177,17 +182,19 @@ class NodeParts:
 
         # Measurements of the node and of what runs on it
         self.stats = StatsProvider(_stats_sources(self))
-        thresholds = configured_thresholds(configuration)
+        evictions = eviction_policy(configuration)
         self.pressure = PressureWatch(
-            thresholds=thresholds,
-            transition_seconds=configuration.eviction_pressure_transition_period.total_seconds(),
+            thresholds=evictions.thresholds,
+            transition_seconds=evictions.transition_seconds,
             read=self.stats.node_since,
             journal=self.journal,
             by_mem_available=settings.options.eviction_mem_available,
         )
-        self.pressure_record = PressureRecord(self.root, thresholds, host.machine.boot_id, clock)
+        self.pressure_record = PressureRecord(
+            self.root, evictions.thresholds, host.machine.boot_id, clock
+        )
         self.pressure.on_observed.add(self.pressure_record.observed)
-        self.memory_events = _memory_events(self, thresholds)
+        self.memory_events = _memory_events(self)
         self.shutdown = NodeShutdown(
             periods=grace_periods(configuration),
             open_logind=host.open_logind,
@@ -246,22 +253,24 @@ class NodeParts:
         follow = self.live.follow
         follow(("logging.verbosity",), lambda: set_verbosity(self._configuration.logging.verbosity))
         follow(
-            (
-                "imageGCHighThresholdPercent",
-                "imageGCLowThresholdPercent",
-                "imageMaximumGCAge",
-                "imageMinimumGCAge",
-            ),
-            lambda: self.image_garbage.use(_image_policy(self.settings)),
+            IMAGE_FIELDS,
+            lambda: self.image_garbage.use(image_policy(self.settings)),
         )
         follow(
-            ("containerLogMaxFiles", "containerLogMaxSize", "containerLogMonitorInterval"),
-            lambda: self.log_rotator.use(_rotation_policy(self._configuration)),
+            ROTATION_FIELDS,
+            lambda: self.log_rotator.use(rotation_policy(self._configuration)),
         )
         follow(
             ("containerLogMaxWorkers",),
             lambda: self.log_rotator.use_workers(self._configuration.container_log_max_workers),
         )
+        follow(EVICTION_FIELDS, self._use_thresholds)
+
+    def _use_thresholds(self) -> None:
+        # What hard thresholds keep available pods may not ask for.
+        self.resources.set_reservations(reservations(self._configuration, self.settings.options))
+        new = eviction_policy(self._configuration)
+        self.pressure.use(new.thresholds, new.transition_seconds)
 
     @property
     def _configuration(self) -> KubeletConfiguration:
@@ -345,7 +354,7 @@ def _image_collector(parts: NodeParts) -> ImageCollector:
     return ImageCollector(
         client=parts.client,
         runtime_health=parts.runtime_health,
-        policy=_image_policy(parts.settings),
+        policy=image_policy(parts.settings),
         disk=ImageDisk(client=parts.client, measure_space=measure) if measure else None,
         pods=lambda: [stored.pod for stored in parts.store.active()],
         sources_known=parts.sources_known,
@@ -357,16 +366,6 @@ def _image_collector(parts: NodeParts) -> ImageCollector:
     )
 
 
-def _image_policy(settings: Settings) -> ImageCollectionPolicy:
-    configuration, may_be_old = settings.configuration, settings.gates["ImageMaximumGCAge"]
-    return ImageCollectionPolicy(
-        high_percent=configuration.image_gc_high_threshold_percent,
-        low_percent=configuration.image_gc_low_threshold_percent,
-        minimum_age=configuration.image_minimum_gc_age,
-        maximum_age=configuration.image_maximum_gc_age if may_be_old else timedelta(),
-    )
-
-
 def _log_rotator(parts: NodeParts) -> LogRotator:
     """Make the part that rotates the logs of containers."""
     configuration = parts.settings.configuration
@@ -374,21 +373,13 @@ def _log_rotator(parts: NodeParts) -> LogRotator:
         parts.client,
         parts.runtime_health,
         configuration.pod_logs_dir,
-        _rotation_policy(configuration),
+        rotation_policy(configuration),
         parts.clock,
         configuration.container_log_max_workers,
     )
 
 
-def _rotation_policy(configuration: KubeletConfiguration) -> RotationPolicy:
-    return RotationPolicy(
-        max_bytes=Quantity(configuration.container_log_max_size).value,
-        max_files=configuration.container_log_max_files,
-        interval_seconds=configuration.container_log_monitor_interval.total_seconds(),
-    )
-
-
-def _memory_events(parts: NodeParts, thresholds: tuple[Threshold, ...]) -> MemoryEvents | None:
+def _memory_events(parts: NodeParts) -> MemoryEvents | None:
     """Make the part that hears the kernel's words about memory; None without cgroups."""
     if parts.host.cgroups is None:
         return None
@@ -399,7 +390,7 @@ def _memory_events(parts: NodeParts, thresholds: tuple[Threshold, ...]) -> Memor
             Signal.MEMORY: ("/",),
             Signal.ALLOCATABLE_MEMORY: tuple(name.path(driver) for driver in CgroupDriver),
         },
-        thresholds,
+        lambda: parts.pressure.thresholds,
         parts.pressure.look_now,
     )
     parts.pressure.on_observed.add(events.observed)

@@ -11,11 +11,11 @@ import structlog
 from attrs import field, frozen
 
 from state_machines.backoff import BackoffPolicy
-from state_machines.container import crash_loop_policy
 from trio_kubelet.agent.cluster import Cluster, Recall, Standalone
 from trio_kubelet.agent.live_settings import CREDENTIAL_PROVIDERS
 from trio_kubelet.agent.node_cgroups import NodeCgroups, make_cgroups
 from trio_kubelet.agent.node_parts import NodeParts
+from trio_kubelet.agent.policies import PULL_FIELDS, crash_backoff, parallel_pulls
 from trio_kubelet.k8s import ResourceStatus
 from trio_kubelet.node.host import gather_dns, gather_facts
 from trio_kubelet.node.node_object import declared_features
@@ -399,16 +399,16 @@ class _Builder:
             recorder=parts.recorder,
             journal=parts.journal,
             clock=parts.clock,
-            crash_backoff=partial(_crash_backoff, parts),
+            crash_backoff=lambda: crash_backoff(parts.settings),
         )
 
     def images(self) -> ImageManager:
         """The part that pulls images."""
         parts, settings = self.parts, self.parts.settings
         configuration = settings.configuration
-        parallel = (
-            1 if configuration.serialize_image_pulls else configuration.max_parallel_image_pulls
-        )
+        slots = parallel_pulls(configuration)
+        limiter = FairLimiter(slots, slots)
+        parts.live.follow(PULL_FIELDS, partial(_use_slots, parts, limiter))
         files = credential_files(settings.options.root_dir, os.environ.get("HOME", "/root"))
         handler = self.cluster.runtime_handler
         rate = PullRate(configuration.registry_pull_qps, configuration.registry_burst)
@@ -418,7 +418,7 @@ class _Builder:
             recorder=parts.recorder,
             journal=parts.journal,
             clock=parts.clock,
-            limiter=FairLimiter(parallel, parallel) if parallel else None,
+            limiter=limiter,
             rate=rate,
             read_keyring=partial(read_keyring, files),
             pod_keyring=PodKeyrings(self.cluster.references.pull_secrets).keyring,
@@ -470,13 +470,9 @@ class _Builder:
         )
 
 
-def _crash_backoff(parts: NodeParts) -> BackoffPolicy:
-    settings = parts.settings
-    longest = settings.configuration.crash_loop_back_off.max_container_restart_period
-    return crash_loop_policy(
-        longest.total_seconds() if longest is not None else None,
-        reduced_decay=settings.gates["ReduceDefaultCrashLoopBackOffDecay"],
-    )
+def _use_slots(parts: NodeParts, limiter: FairLimiter) -> None:
+    slots = parallel_pulls(parts.settings.configuration)
+    limiter.set_slots(slots, slots)
 
 
 def _use_pace(parts: NodeParts, rate: PullRate) -> None:

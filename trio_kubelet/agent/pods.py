@@ -1,27 +1,18 @@
 """The third stage of the agent: what brings pods from their sources to their tasks."""
 
 from collections.abc import Collection
-from functools import partial
-from pathlib import Path
 
 import trio
 
 from trio_kubelet.agent.cluster import Cluster, Standalone
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.agent.pod_parts import PodParts
+from trio_kubelet.agent.static_sources import watch_static_sources
 from trio_kubelet.eviction.decision import GracePolicy, Reclaim
 from trio_kubelet.eviction.manager import EvictionManager, NodePods
 from trio_kubelet.k8s import Pod
 from trio_kubelet.node.shutdown import ShutdownPods
-from trio_kubelet.sources import (
-    ManifestContext,
-    PodUpdates,
-    Source,
-    SourceMerge,
-    watch_manifest_files,
-    watch_manifest_url,
-)
-from trio_kubelet.sources.manifests import adopt_running
+from trio_kubelet.sources import PodUpdates, SourceMerge
 from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.housekeeping import Housekeeper
@@ -108,10 +99,14 @@ class Pods:
                 Reclaim.UNUSED_IMAGES: parts.image_garbage.delete_unused_images,
             },
             records=parts.eviction_records,
-            grace=GracePolicy(most_seconds=configuration.eviction_max_pod_grace_period),
+            grace=_eviction_grace(parts),
             own_limits=configuration.local_storage_capacity_isolation,
             recorder=parts.recorder,
             clock=parts.clock,
+        )
+        parts.live.follow(
+            ("evictionMaxPodGracePeriod",),
+            lambda: self.evictions.use_grace(_eviction_grace(parts)),
         )
         self.tasks.on_finished.add(self.evictions.pod_finished)
         self.tasks.on_finished.add(parts.shutdown.look_again)
@@ -140,36 +135,11 @@ class Pods:
 
     async def watch_static_sources(self) -> None:
         """Read the folder and the URL of static pods, where they are set, until cancelled."""
-        parts, configuration = self._parts, self._parts.settings.configuration
-        kept = parts.root / "static-pods"
-        context = partial(
-            ManifestContext,
-            node_name=parts.node_name,
-            adopt=lambda: adopt_running(parts.cache.pods()),
-            journal=parts.journal,
-        )
-        async with trio.open_nursery() as nursery:
-            if configuration.static_pod_path:
-                nursery.start_soon(
-                    partial(
-                        watch_manifest_files,
-                        Path(configuration.static_pod_path),
-                        partial(self._updates.take, Source.FILE),
-                        context(kept_folder=kept / "file"),
-                        check_seconds=configuration.file_check_frequency.total_seconds(),
-                    )
-                )
-            if configuration.static_pod_url:
-                nursery.start_soon(
-                    partial(
-                        watch_manifest_url,
-                        configuration.static_pod_url,
-                        partial(self._updates.take, Source.HTTP),
-                        context(kept_folder=kept / "http"),
-                        headers=configuration.static_pod_url_header,
-                        check_seconds=configuration.http_check_frequency.total_seconds(),
-                    )
-                )
+        await watch_static_sources(self._parts, self._updates)
+
+
+def _eviction_grace(parts: NodeParts) -> GracePolicy:
+    return GracePolicy(most_seconds=parts.settings.configuration.eviction_max_pod_grace_period)
 
 
 def _undecided_pods(admission: Admission, cluster: Cluster | Standalone) -> UndecidedPods | None:

@@ -53,13 +53,13 @@ def make_resource_managers(
     limiter = trio.CapacityLimiter(1)
     return ResourceManagers(
         CpuManager(policy, root, limiter),
-        MemoryManager(_memory_policy(configuration, machine, resources), root, limiter),
+        MemoryManager(memory_policy(configuration, machine, resources), root, limiter),
         devices,
         topology,
     )
 
 
-def _memory_policy(
+def memory_policy(
     configuration: KubeletConfiguration, machine: MachineTopology, resources: NodeResources
 ) -> StaticMemoryPolicy | None:
     """Make the policy of the memory manager; None where it assigns nothing. Raises StartError."""

@@ -106,6 +106,10 @@ class EvictionManager:
     on_evicted: Callbacks[[str]] = field(init=False, factory=Callbacks)
     on_decided: Callbacks[[Signal, float]] = field(init=False, factory=Callbacks)
 
+    def use_grace(self, grace: GracePolicy) -> None:
+        """Give the pods that are evicted from now on another grace."""
+        self._grace = grace
+
     def pod_finished(self, uid: str, _incarnation: int) -> None:
         """A pod's task has ended."""
         gone = self._gone.pop(uid, None)

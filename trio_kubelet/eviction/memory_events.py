@@ -38,12 +38,12 @@ class MemoryEvents:
     """Owner of the kernel's notifications; its file descriptors go when `run` ends.
 
     `cgroups` are the cgroups whose memory signals measure, by their paths; `host` is where the
-    machine's root is mounted. `look` is called at each event.
+    machine's root is mounted; `thresholds` gives those in force. `look` is called at each event.
     """
 
     _tree: CgroupTree
     _cgroups: Mapping[Signal, Iterable[str]]
-    _thresholds: tuple[Threshold, ...]
+    _thresholds: Callable[[], Iterable[Threshold]]
     _look: Callable[[], None]
     _host: Path = Path("/")
     _epoll: select.epoll = field(init=False, factory=select.epoll)
@@ -75,7 +75,7 @@ class MemoryEvents:
             self._armed = [*self._arm(assessment)]
 
     def _arm(self, assessment: Assessment) -> Iterator[int]:
-        for threshold in self._thresholds:
+        for threshold in self._thresholds():
             amounts = assessment.observed.signals.get(threshold.signal)
             if amounts is None or threshold in assessment.crossed_since:
                 continue

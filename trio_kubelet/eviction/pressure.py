@@ -7,7 +7,7 @@ observation to the next.
 
 from collections.abc import Iterable, Mapping
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from state_machines.machine import Row
 from state_machines.pressure import (
@@ -104,6 +104,30 @@ def assess(
         states={kind: row.target for kind, row in steps.items()},
         last_crossed_at=last_crossed_at,
         steps=steps,
+    )
+
+
+def with_thresholds(before: Assessment, thresholds: Iterable[Threshold]) -> Assessment:
+    """The assessment that goes on with other thresholds, before the next observation.
+
+    A threshold of the same value has been crossed for as long. Of those that are configured no
+    more, the one that was crossed last holds its pressure for the transition period.
+    """
+    kept = {each.key: each for each in with_container_disk(thresholds, before.observed.layout)}
+    last_crossed_at: dict[Threshold, float] = {}
+    dropped: dict[NodeConditionType, tuple[Threshold, float]] = {}
+    for each, at in sorted(before.last_crossed_at.items(), key=lambda item: item[1]):
+        if each.key in kept:
+            last_crossed_at[kept[each.key]] = at
+        else:
+            dropped[SIGNALS[each.signal].condition] = (each, at)
+    return evolve(
+        before,
+        crossed_since={
+            kept[each.key]: at for each, at in before.crossed_since.items() if each.key in kept
+        },
+        met=tuple(kept[each.key] for each in before.met if each.key in kept),
+        last_crossed_at={**last_crossed_at, **dict(dropped.values())},
     )
 
 

@@ -102,9 +102,9 @@ def parsed(
         raise ValueError("it is of the future: the clock was set back")
     by_key = {each.key: each for each in entries}
     known = {
-        threshold: by_key[_key(threshold)]
+        threshold: by_key[threshold.key]
         for threshold in with_container_disk(thresholds, layout)
-        if _key(threshold) in by_key
+        if threshold.key in by_key
     }
     observed = Observations(at=now.seconds_of(observed_ns), measured_ns=observed_ns, layout=layout)
     is_fresh = now.seconds - observed.at <= MOST_UNSEEN_SECONDS
@@ -222,17 +222,12 @@ class _Entry:
         return cls(key=key, crossed_since_ns=since_ns, last_crossed_ns=last_ns)
 
 
-def _key(threshold: Threshold) -> tuple[str, str, str]:
-    kind = "hard" if threshold.is_hard else "soft"
-    return str(threshold.signal), kind, threshold.value.text
-
-
 def _printed_thresholds(assessment: Assessment, now: Moment) -> Iterator[Mapping[str, object]]:
     for threshold, last_at in assessment.last_crossed_at.items():
         if not is_shown(assessment.states[SIGNALS[threshold.signal].condition]):
             continue
         since = assessment.crossed_since.get(threshold)
-        signal, kind, value = _key(threshold)
+        signal, kind, value = threshold.key
         yield {
             "signal": signal,
             "kind": kind,

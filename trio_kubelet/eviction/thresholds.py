@@ -58,6 +58,11 @@ class Threshold:
     grace_seconds: float = 0.0
     """For how long a soft threshold may be crossed before pods are evicted."""
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Signal, kind and value: what makes it the same threshold over a change of the others."""
+        return str(self.signal), "hard" if self.is_hard else "soft", self.value.text
+
 
 def configured_thresholds(configuration: KubeletConfiguration) -> tuple[Threshold, ...]:
     """The thresholds of a configuration that validation has passed, hard ones first.

@@ -15,7 +15,7 @@ from attrs import define, field
 from state_machines.pressure import PRESSURE
 from trio_kubelet.config.eviction import SIGNALS, Signal
 from trio_kubelet.eviction.observations import observations
-from trio_kubelet.eviction.pressure import Assessment, Pressures, assess
+from trio_kubelet.eviction.pressure import Assessment, Pressures, assess, with_thresholds
 from trio_kubelet.eviction.rhythm import PERIOD_SECONDS, seconds_to_next_look
 from trio_kubelet.eviction.thresholds import Threshold
 from trio_kubelet.stats.values import NodeReading
@@ -65,6 +65,15 @@ class PressureWatch:
     def resume(self, assessment: Assessment) -> None:
         """Go on from the assessment of an earlier agent. Before `run`."""
         self._resumed = assessment
+
+    def use(self, thresholds: tuple[Threshold, ...], transition_seconds: float) -> None:
+        """Go on with other thresholds, and observe the node at once."""
+        self._thresholds, self._transition_seconds = thresholds, transition_seconds
+        if self._assessment is not None:
+            self._assessment = with_thresholds(self._assessment, thresholds)
+        if self._resumed is not None:
+            self._resumed = with_thresholds(self._resumed, thresholds)
+        self.look_now()
 
     def look_now(self) -> None:
         """Observe the node at once: something has changed."""

@@ -74,7 +74,9 @@ class Inotify:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        os.close(self._fd)
+        # A thread that still looks a path up must not go on with whatever has this number next.
+        fd, self._fd = self._fd, -1
+        os.close(fd)
 
     def watch(self, path: Path, mask: InotifyMask) -> int:
         """Watch a path and return the watch's number; the same one for a path watched already.

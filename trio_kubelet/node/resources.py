@@ -1,7 +1,8 @@
 """The amounts that the node has and that pods may ask for, computed in one place for all.
 
-The machine is read once, at the start; device plugins add what they offer. Nobody keeps a copy of
-the amounts: admission, volumes, the configs of containers and the Node object ask here.
+The machine is read once, at the start; device plugins add what they offer, and what evictions keep
+available may change with the settings. Nobody keeps a copy of the amounts: admission, volumes, the
+configs of containers and the Node object ask here.
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,8 @@ class NodeResources:
         self.machine = machine
         self.reservations = reservations
         self._reserved_cpus = reserved_cpus
-        self._of_machine = self._amounts = node_amounts(machine, reservations)
+        self._devices = NodeAmounts()
+        self._amounts = node_amounts(machine, reservations)
 
     def amounts(self) -> NodeAmounts:
         """Return what the node has, and what of it pods may ask for."""
@@ -46,10 +48,19 @@ class NodeResources:
 
     def set_devices(self, capacity: Mapping[str, int], allocatable: Mapping[str, int]) -> None:
         """Take what device plugins offer in all, by resource, and what of it pods may have."""
-        own = self._of_machine
+        self._devices = NodeAmounts(capacity=_counted(capacity), allocatable=_counted(allocatable))
+        self._add_up()
+
+    def set_reservations(self, reservations: Reservations) -> None:
+        """Keep other amounts from pods."""
+        self.reservations = reservations
+        self._add_up()
+
+    def _add_up(self) -> None:
+        own, devices = node_amounts(self.machine, self.reservations), self._devices
         self._amounts = NodeAmounts(
-            capacity={**_counted(capacity), **own.capacity},
-            allocatable={**_counted(allocatable), **own.allocatable},
+            capacity={**devices.capacity, **own.capacity},
+            allocatable={**devices.allocatable, **own.allocatable},
         )
 
     def allocatable(self) -> Resources:

@@ -93,8 +93,11 @@ class MirrorPods:
             self._look_at_all()
 
     def static_changed(self, update: PodUpdate) -> None:
-        """A source of static pods has said something; others' updates are ignored."""
-        if update.source not in self._sources:
+        """A source of static pods has said something; others' updates are ignored.
+
+        It may be one that was named while the agent ran, and is not waited for.
+        """
+        if update.source is Source.API:
             return
         for pod in update.pods:
             name = pod.metadata.key

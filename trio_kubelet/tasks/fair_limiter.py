@@ -29,20 +29,26 @@ class FairLimiter:
     """
 
     def __init__(self, slots: int, slots_of_owner: int, slots_of_pod: int | None = None) -> None:
+        self._held_by_owner: Counter[str] = Counter()
+        self._held_by_pod: Counter[_Key] = Counter()
+        self._holders: dict[object, _Key] = {}
+        self._waiting: OrderedDict[str, OrderedDict[str, _Tasks]] = OrderedDict()
+        """The tasks of each owner's pods."""
+        self.set_slots(slots, slots_of_owner, slots_of_pod)
+
+    def set_slots(self, slots: int, slots_of_owner: int, slots_of_pod: int | None = None) -> None:
+        """Give out so many from now on; of those that are held none is taken away."""
         if not 0 < slots_of_owner <= slots:
             raise ValueError(f"slots_of_owner {slots_of_owner}: must be from 1 to {slots}")
         if slots_of_pod is None:
             slots_of_pod = slots_of_owner
         if not 0 < slots_of_pod <= slots_of_owner:
             raise ValueError(f"slots_of_pod {slots_of_pod}: must be from 1 to {slots_of_owner}")
-        self._free = slots
+        self._slots = slots
         self._slots_of_owner = slots_of_owner
         self._slots_of_pod = slots_of_pod
-        self._held_by_owner: Counter[str] = Counter()
-        self._held_by_pod: Counter[_Key] = Counter()
-        self._holders: dict[object, _Key] = {}
-        self._waiting: OrderedDict[str, OrderedDict[str, _Tasks]] = OrderedDict()
-        """The tasks of each owner's pods."""
+        while self._serve_next():
+            pass
 
     def share(self, owner: str, pod: str = "") -> "Share":
         """The slots as this pod of an owner sees them: to hold one, or for work in a thread."""
@@ -62,7 +68,7 @@ class FairLimiter:
         await trio.lowlevel.checkpoint_if_cancelled()
         if holder in self._holders:
             raise RuntimeError("this holder has a slot already")
-        if self._free and self._may_have_one(key):
+        if self._may_have_one(key):
             self._take(key, holder)
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
@@ -79,16 +85,18 @@ class FairLimiter:
 
     def _release(self, holder: object) -> None:
         key = self._holders.pop(holder)
-        self._free += 1
         self._held_by_owner -= Counter((key[0],))  # without those that have none
         self._held_by_pod -= Counter((key,))
         self._serve_next()
 
-    def _serve_next(self) -> None:
-        """Give the free slot to the pod whose turn it is, and put it and its owner last."""
+    def _serve_next(self) -> bool:
+        """Give a free slot to the pod whose turn it is, and put it and its owner last.
+
+        False if there is none, or nobody who may have it.
+        """
         key = self._next()
         if key is None:
-            return
+            return False
         owner, pod = key
         tasks = self._waiting[owner][pod]
         task = next(iter(tasks))
@@ -98,8 +106,11 @@ class FairLimiter:
         self._forget_if_empty(key)
         self._take(key, holder)
         trio.lowlevel.reschedule(task, Value(None))
+        return True
 
     def _next(self) -> "_Key | None":
+        if len(self._holders) >= self._slots:
+            return None
         # Those that have all their slots are few: as many as there are slots.
         for owner, pods in self._waiting.items():
             if self._held_by_owner[owner] < self._slots_of_owner:
@@ -110,7 +121,8 @@ class FairLimiter:
 
     def _may_have_one(self, key: "_Key") -> bool:
         return (
-            self._held_by_owner[key[0]] < self._slots_of_owner
+            len(self._holders) < self._slots
+            and self._held_by_owner[key[0]] < self._slots_of_owner
             and self._held_by_pod[key] < self._slots_of_pod
         )
 
@@ -122,7 +134,6 @@ class FairLimiter:
             del self._waiting[owner]
 
     def _take(self, key: "_Key", holder: object) -> None:
-        self._free -= 1
         self._held_by_owner[key[0]] += 1
         self._held_by_pod[key] += 1
         self._holders[holder] = key

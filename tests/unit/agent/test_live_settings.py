@@ -22,8 +22,15 @@ def settings(**fields: Any) -> Settings:
     return Settings(configuration=evolve(KubeletConfiguration(), **fields))
 
 
+def live_settings(running: Settings) -> LiveSettings:
+    """On a machine that can be run with any burst of pulls but one of 13."""
+    return LiveSettings(
+        running, lambda new: ["a burst of 13"] if new.configuration.registry_burst == 13 else []
+    )
+
+
 def test_live_fields_come_into_force_and_the_others_wait_for_a_restart() -> None:
-    live, told = LiveSettings(settings()), []
+    live, told = live_settings(settings()), []
     live.follow(("registryBurst", "registryPullQPS"), lambda: told.append("pace"))
     live.follow(("logging.verbosity",), lambda: told.append("verbosity"))
     new = settings(registry_burst=20, registry_pull_qps=9, max_pods=20)
@@ -35,13 +42,13 @@ def test_live_fields_come_into_force_and_the_others_wait_for_a_restart() -> None
 
 
 def test_a_part_that_is_not_made_yet_is_made_of_the_settings_in_force() -> None:
-    live = LiveSettings(settings())
+    live = live_settings(settings())
     live.offer(settings(registry_burst=20))
     assert live.in_force.configuration.registry_burst == 20
 
 
 def test_other_credential_providers_come_into_force() -> None:
-    live, told = LiveSettings(evolve(settings(), credential_providers=providers("a"))), []
+    live, told = live_settings(evolve(settings(), credential_providers=providers("a"))), []
     live.follow((CREDENTIAL_PROVIDERS,), lambda: told.append("providers"))
     new = evolve(settings(registry_burst=20), credential_providers=providers("b"))
     for _ in range(2):
@@ -56,14 +63,21 @@ def providers(content_hash: str) -> CredentialProviders:
 
 def test_what_does_not_go_with_the_rest_is_not_taken_over_in_part() -> None:
     running = settings(serialize_image_pulls=True, image_gc_high_threshold_percent=85)
-    live = LiveSettings(running)
+    live = live_settings(running)
     with pytest.raises(ConfigurationError):
         live.offer(settings(registry_burst=20, image_gc_low_threshold_percent=90))
     assert live.in_force == running
 
 
+def test_what_does_not_go_with_the_machine_is_not_taken_over_in_part() -> None:
+    live = live_settings(settings())
+    with pytest.raises(ConfigurationError, match="a burst of 13"):
+        live.offer(settings(registry_burst=13, registry_pull_qps=9))
+    assert live.in_force == settings()
+
+
 def test_a_part_that_fails_keeps_no_other_from_its_settings() -> None:
-    live, told = LiveSettings(settings()), []
+    live, told = live_settings(settings()), []
 
     def fail() -> None:
         raise ZeroDivisionError
@@ -103,7 +117,7 @@ async def reloaded(*read: Examination, live: LiveSettings) -> tuple[list[str], l
 
 
 async def test_a_wrong_file_leaves_the_last_good_settings_in_force() -> None:
-    live = LiveSettings(settings())
+    live = live_settings(settings())
     good = Examination(settings=settings(registry_burst=20, max_pods=20, cgroup_driver="systemd"))
     wrong = Examination(settings=settings(registry_burst=30), problems=("maxPods: wrong",))
     told, events = await reloaded(good, wrong, live=live)

@@ -42,7 +42,7 @@ def test_nothing_differs_from_itself() -> None:
         ),
         (
             evolve(DEFAULT, static_pod_url="https://me:secret@host"),
-            "restart: staticPodURL: unset -> <hidden>",
+            "live: staticPodURL: unset -> <hidden>",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from trio_kubelet.eviction.pressure import (
     Pressures,
     assess,
     is_crossed,
+    with_thresholds,
 )
 from trio_kubelet.eviction.thresholds import Threshold
 
@@ -156,3 +157,32 @@ def test_since_when_each_threshold_is_crossed_is_known() -> None:
     assert later.met == (soft, hard)
     anew = assessed((0, low), (10, enough), (20, low), thresholds=(soft, hard))
     assert anew.crossed_since == {soft: 20}
+
+
+def test_other_thresholds_leave_those_of_the_same_value_crossed_for_as_long() -> None:
+    soft = Threshold(signal=Signal.MEMORY, value=TEN, is_hard=False, grace_seconds=3600)
+    before = assessed((0, {Signal.MEMORY: 1}), (10, {Signal.MEMORY: 1}), thresholds=(soft,))
+    assert not before.met
+    sooner = evolve(soft, grace_seconds=15)
+    signals = {Signal.MEMORY: Observed(available=1, capacity=100)}
+    after = assess(
+        with_thresholds(before, (sooner,)), (sooner,), Observations(at=15, signals=signals), 0
+    )
+    assert after.crossed_since == {sooner: 0}
+    assert after.met == (sooner,)
+
+
+def test_a_pressure_is_shown_for_its_period_when_its_threshold_has_gone() -> None:
+    tests = [threshold(f"{value}") for value in range(11, 90)]
+    now = assessed((0, {Signal.MEMORY: 1}), thresholds=(tests[0],))
+    for at, each in enumerate(tests):
+        signals = {Signal.MEMORY: Observed(available=1, capacity=100)}
+        now = with_thresholds(now, (each,))
+        now = assess(now, (each,), Observations(at=at, signals=signals), TRANSITION)
+    assert len(now.last_crossed_at) <= 2, "however often the settings change"
+    now = with_thresholds(now, ())
+    assert (now.crossed_since, now.met) == ({}, ())
+    now = assess(now, (), Observations(at=100, signals=signals), TRANSITION)
+    assert now.pressures.memory
+    now = assess(now, (), Observations(at=at + TRANSITION, signals=signals), TRANSITION)
+    assert not now.pressures.memory

@@ -5,6 +5,7 @@ import random
 import pytest
 import structlog
 import trio
+from attrs import evolve
 from trio.testing import MockClock
 
 from tests.trio_clock import TrioClock
@@ -70,6 +71,23 @@ async def test_who_asks_for_an_observation_gets_one_at_once(autojump_clock: Mock
         assert assessment.observed.at == before == trio.current_time()
         nursery.cancel_scope.cancel()
     assert machine.read_at[1] - machine.read_at[0] == 3
+
+
+async def test_other_thresholds_hold_at_once(autojump_clock: MockClock) -> None:
+    at = watch(Machine(tasks=400))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(at.run)
+        assert at.current() == Pressures()
+        await trio.sleep(3)
+        fuller, before = evolve(FULL, value=ThresholdValue.parse("70%")), trio.current_time()
+        at.use((fuller,), transition_seconds=5)
+        await at.newer_than(before - 1)
+        assert at.current() == Pressures(pid=True)
+        assert trio.current_time() == before
+        at.use((FULL,), transition_seconds=5)
+        await at.newer_than(before + 5)
+        assert at.current() == Pressures()
+        nursery.cancel_scope.cancel()
 
 
 async def test_who_waits_for_an_observation_gets_the_next_one(autojump_clock: MockClock) -> None:

@@ -6,6 +6,7 @@ from tests.unit.node.nodes import GIB, a_machine
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.k8s import Container, Pod, PodSpec, Quantity, ResourceRequirements
+from trio_kubelet.node.allocatable import Reservations
 from trio_kubelet.node.resources import NodeResources, node_resources
 
 
@@ -37,3 +38,11 @@ def test_a_pod_may_use_its_limit_of_memory_or_what_there_is_for_pods() -> None:
     pod = Pod(spec=PodSpec(containers=(Container(name="c", resources=limited),)))
     assert found.memory_for(pod) == 2 * GIB
     assert found.memory_for(Pod(spec=PodSpec(containers=(Container(name="c"),)))) == 7 * GIB
+
+
+def test_other_reservations_leave_what_device_plugins_offer() -> None:
+    found = resources()
+    found.set_devices({"vendor.example/d": 2}, {"vendor.example/d": 1})
+    found.set_reservations(Reservations(kube={"memory": Quantity("1Gi")}))
+    assert found.allocatable()["memory"] == Quantity("7Gi")
+    assert found.allocatable()["vendor.example/d"] == Quantity(1)

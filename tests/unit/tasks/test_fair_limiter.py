@@ -51,6 +51,29 @@ async def hold_until(limiter: FairLimiter, key: str, release: trio.Event) -> Non
         await release.wait()
 
 
+async def test_more_slots_serve_those_who_wait_and_fewer_take_none_away() -> None:
+    limiter = FairLimiter(1, 1)
+    order: list[str] = []
+    async with trio.open_nursery() as nursery:
+        releases = {name: trio.Event() for name in "abc"}
+        for name, release in releases.items():
+            nursery.start_soon(hold_until, limiter, name, release)
+            await wait_all_tasks_blocked()
+        limiter.set_slots(2, 2)
+        assert limiter.held == 2
+        limiter.set_slots(1, 1)
+        releases["a"].set()
+        await wait_all_tasks_blocked()
+        assert limiter.held == 1, "c waits for b, too"
+        nursery.start_soon(hold, limiter, "d", "d", order)
+        await wait_all_tasks_blocked()
+        assert not order
+        for release in releases.values():
+            release.set()
+    assert order == ["d"]
+    assert limiter.held == 0
+
+
 async def test_a_namespace_of_many_pods_has_no_more_turns_than_one_of_one() -> None:
     limiter = FairLimiter(1, 1)
     order: list[str] = []

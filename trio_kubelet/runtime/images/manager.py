@@ -10,7 +10,7 @@ next looks first.
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from itertools import islice
 
 import trio
@@ -98,7 +98,7 @@ class ImageError(Exception):
 class ImageManager:
     """Gets images for all pods. Holds no state of any pod.
 
-    `limiter` bounds the pulls under way; None leaves that to the runtime. Credentials are asked
+    `limiter` bounds the pulls under way. Credentials are asked
     for anew at each pull: `pod_keyring` gives those of the pod's own secrets, which are tried
     first, `read_keyring` those of the node, and blocks; `threads` are for that; `providers` come
     last. `access` knows who may use what is there. `runtime_handler` names the handler that a
@@ -112,7 +112,7 @@ class ImageManager:
     recorder: EventRecorder
     journal: Journal
     clock: Clock
-    limiter: FairLimiter | None
+    limiter: FairLimiter
     rate: PullRate
     read_keyring: Callable[[], Keyring]
     pod_keyring: Callable[[Pod], Awaitable[Keyring]]
@@ -338,8 +338,7 @@ class _Request:
         The credentials are fetched first: a pod whose secrets do not come takes no other's turn.
         """
         credentials = await self._credentials()
-        limiter = self._images.limiter
-        async with limiter.share_of(self._pod.metadata) if limiter else nullcontext():
+        async with self._images.limiter.share_of(self._pod.metadata):
             return await self._pull_now(credentials)
 
     async def _pull_now(self, credentials: Sequence[RegistryCredentials]) -> "_Pull":
