@@ -174,6 +174,13 @@ class DeviceManager:
         if nodes:
             self._nodes[uid] = nodes
 
+    def unreserve(self, uid: str) -> None:
+        """Let go of devices that are kept for a pod and have not been allocated."""
+        for record in self.records.of_pod(uid):
+            if record.is_pending:
+                self.records.drop(record)
+        self._nodes.pop(uid, None)
+
     async def prepare(self, pod: Pod, running: Collection[str]) -> None:
         """Get ready what the containers of a pod need; `running` are those that have it.
 
@@ -365,7 +372,9 @@ class DeviceManager:
         self._check(pod, demand)
         free = self._free(pod, demand, known)
         reusable = self._reusable(pod, demand) & known.healthy
-        preferred = preferred or self._reserved(pod, demand)
+        preferred = preferred or self._reserved(pod, demand) & free
+        if len(preferred) < demand.count:
+            preferred |= self._near(pod, demand, known, free)
         chosen = chosen_devices(demand.count, reusable, preferred, free)
         record = _pending(pod.metadata.uid, demand, by_numa_node(chosen, known.devices))
         self.records.put(record)
@@ -412,8 +421,7 @@ class DeviceManager:
         if not endpoint.options.preferences or len(reusable) >= demand.count:
             return frozenset()
         free = self._free(pod, demand, known)
-        nodes = self._nodes.get(pod.metadata.uid, {}).get(demand.container, ())
-        near = frozenset(e for e in free if not set(nodes).isdisjoint(known.devices[e].numa_nodes))
+        near = self._near(pod, demand, known, free)
         free = near | reusable if len(near | reusable) >= demand.count else free
         try:
             return await endpoint.client.preferred(free, reusable, demand.count) & free
@@ -421,6 +429,13 @@ class DeviceManager:
             if error.is_gone:
                 self._wait_for_plugin(pod.metadata.uid, demand, str(error))
             raise AllocationError(str(error)) from error
+
+    def _near(
+        self, pod: Pod, demand: Demand, known: PluginResource, free: Collection[str]
+    ) -> frozenset[str]:
+        """The free devices of the nodes from which the container was to be served."""
+        nodes = set(self._nodes.get(pod.metadata.uid, {}).get(demand.container, ()))
+        return frozenset(e for e in free if not nodes.isdisjoint(known.devices[e].numa_nodes))
 
     def _resource_came(self, resource: str) -> None:
         self.records.know(resource)

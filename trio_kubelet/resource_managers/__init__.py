@@ -13,12 +13,13 @@ asks it to reserve, the configs of containers read what it says, the end of a po
 """
 
 from trio_kubelet.resource_managers.managers import ResourceManagers
-from trio_kubelet.resource_managers.placement import ContainerPlacement, Refusal
+from trio_kubelet.resource_managers.placement import ContainerPlacement, Refusal, RefusedError
 from trio_kubelet.resource_managers.pod_resources import PodResourcesLister
 
 __all__ = [
     "ContainerPlacement",
     "PodResourcesLister",
     "Refusal",
+    "RefusedError",
     "ResourceManagers",
 ]

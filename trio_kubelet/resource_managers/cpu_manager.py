@@ -74,14 +74,20 @@ class CpuManager:
             self._file.changed()
         await self._file.keep()
 
-    def draft(self, pod: Pod) -> CpuDraft | None:
-        """Begin to choose CPUs for a pod's containers; None if it is to have none for itself."""
+    def draft(self, pod: Pod, *, anew: bool = False) -> CpuDraft | None:
+        """Begin to choose CPUs for a pod's containers; None if it is to have none for itself.
+
+        `anew`: what it has already does not count.
+        """
         if self.policy is None:
             return None
         counts, known = exclusive_cpu_counts(pod), self._assignments.get(pod.metadata.uid, {})
         if not (counts or known):
             return None
-        return CpuDraft(pod, self.policy, self.policy.free(self.assigned), known, counts)
+        assigned = self.assigned
+        if anew:
+            known, assigned = {}, assigned - self.assigned_to(pod.metadata.uid)
+        return CpuDraft(pod, self.policy, self.policy.free(assigned), known, counts)
 
     def commit(self, draft: CpuDraft) -> None:
         """Assign what was chosen."""

@@ -3,7 +3,7 @@
 A plugin says of each device at which NUMA nodes it is. With a topology policy devices are chosen at
 the pod's admission, therefore, and reserved; the pod's task has them allocated later, or others of
 the same nodes that the plugin prefers. Resources whose plugin does not serve have no say: nobody
-knows their devices.
+knows their devices. A pod that waits for them is placed anew when they are known.
 """
 
 from collections import Counter
@@ -20,6 +20,7 @@ from trio_kubelet.devices.choice import (
     container_demands,
     needed_devices,
     passing_containers,
+    pod_demands,
 )
 from trio_kubelet.devices.client import Devices
 from trio_kubelet.k8s import Container, Pod
@@ -113,6 +114,14 @@ class DeviceDraft:
         self._machine_nodes = nodes
         self._passing = passing_containers(pod)
         self._pools: dict[str, DevicePool] = {}
+
+    @property
+    def awaits_plugins(self) -> bool:
+        """True if the pod needs devices that it does not have, and of which nothing is known."""
+        return any(
+            not self._is_served(each.resource) and not self._known(each)
+            for each in pod_demands(self.pod, self._devices.is_device)
+        )
 
     def hints(self, container: Container) -> Hints:
         """The nodes from which a container's devices can be had."""

@@ -26,7 +26,7 @@ log = structlog.get_logger("resources")
 class ResourceManagers:
     """Gives pods their parts of the machine. Plain methods but for those that touch the disk.
 
-    `on_admission` is called for each new pod with the seconds that its admission took, and with
+    `on_admission` is called whenever a new pod was placed, with the seconds that it took, and with
     True unless the topology was in the way.
     """
 
@@ -42,6 +42,7 @@ class ResourceManagers:
         self.devices = devices
         self._topology = topology
         self._anywhere = evolve(topology, name=NONE)
+        self._without_plugins: set[str] = set()
         self.on_change = cpus.on_change
         self.on_admission: Callbacks[[float, bool]] = Callbacks()
 
@@ -67,10 +68,8 @@ class ResourceManagers:
         `is_gone(uid)`: nothing is left of a pod that may have something still.
         """
         began_at = perf_counter()
-        refusal = self._placed(pod, self._topology, is_gone)
-        is_aligned = refusal != TOPOLOGY_AFFINITY_ERROR
-        self.on_admission.call(perf_counter() - began_at, is_aligned)
-        return refusal
+        self._release_gone(is_gone)
+        return self._admitted(pod, began_at)
 
     def recall(self, pod: Pod, is_gone: Callable[[str], bool]) -> None:
         """Take up a pod that was admitted before, which keeps what it has.
@@ -78,21 +77,49 @@ class ResourceManagers:
         What it lacks it is given now, wherever it is: the pod may have been admitted under another
         policy. It runs on beside all others if there is none.
         """
-        refusal = self._placed(pod, self._anywhere, is_gone)
+        self._release_gone(is_gone)
+        refusal = self._placed(pod, self._anywhere)
         if refusal is not None:
             log.warning("pod runs without exclusive resources", error=refusal.message)
+        self._note_plugins(pod)
 
-    def _placed(
-        self, pod: Pod, topology: TopologyPolicy, is_gone: Callable[[str], bool]
-    ) -> Refusal | None:
+    def place_anew(self, pod: Pod) -> Refusal | None:
+        """Place a pod again whose plugins were not there when it was admitted, once they serve.
+
+        Its CPUs and memory may become others, near the devices: no container of it may have been
+        made. Return why the topology policy refuses it, or None; it has what it had then.
+        """
+        uid, began_at = pod.metadata.uid, perf_counter()
+        if uid not in self._without_plugins or self._device_draft(pod).awaits_plugins:
+            return None
+        self._without_plugins.discard(uid)
+        self.devices.unreserve(uid)
+        return self._admitted(pod, began_at, anew=True)
+
+    def _admitted(self, pod: Pod, began_at: float, *, anew: bool = False) -> Refusal | None:
+        """Place a pod by the node's policy, and tell how long that took."""
+        refusal = self._placed(pod, self._topology, anew=anew)
+        is_aligned = refusal != TOPOLOGY_AFFINITY_ERROR
+        self.on_admission.call(perf_counter() - began_at, is_aligned)
+        return refusal
+
+    def _release_gone(self, is_gone: Callable[[str], bool]) -> None:
         for uid in filter(is_gone, self.uids()):
             log.info("resources of a pod that has gone are free", uid=uid)
             self.release(uid)
-        cpus, memory = self.cpus.draft(pod), self.memory.draft(pod)
-        devices = None
-        if topology.name != NONE:
-            nodes = tuple(node.id for node in topology.topology.numa_nodes)
-            devices = DeviceDraft(pod, self.devices, nodes)
+
+    def _note_plugins(self, pod: Pod) -> None:
+        """Remember a pod whose devices are not known yet, if it matters where they are."""
+        if self._topology.name != NONE and self._device_draft(pod).awaits_plugins:
+            self._without_plugins.add(pod.metadata.uid)
+
+    def _device_draft(self, pod: Pod) -> DeviceDraft:
+        nodes = tuple(node.id for node in self._topology.topology.numa_nodes)
+        return DeviceDraft(pod, self.devices, nodes)
+
+    def _placed(self, pod: Pod, topology: TopologyPolicy, *, anew: bool = False) -> Refusal | None:
+        cpus, memory = self.cpus.draft(pod, anew=anew), self.memory.draft(pod, anew=anew)
+        devices = self._device_draft(pod) if topology.name != NONE else None
         try:
             topology.place(pod, [draft for draft in (cpus, memory, devices) if draft is not None])
         except RefusedError as error:
@@ -104,6 +131,7 @@ class ResourceManagers:
             self.memory.commit(memory)
         if devices is not None:
             self.devices.reserve(pod.metadata.uid, devices.chosen, devices.nodes)
+            self._note_plugins(pod)
         return None
 
     def _count_failure(self, error: RefusedError) -> None:
@@ -114,6 +142,7 @@ class ResourceManagers:
 
     def release(self, uid: str) -> None:
         """Take back what a pod has: nothing of it runs any more."""
+        self._without_plugins.discard(uid)
         self.cpus.release(uid)
         self.memory.release(uid)
 

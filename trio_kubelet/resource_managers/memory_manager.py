@@ -70,8 +70,11 @@ class MemoryManager:
             self._file.changed()
         await self._file.keep()
 
-    def draft(self, pod: Pod) -> MemoryDraft | None:
-        """Begin to choose blocks for a pod's containers; None if it is to have none."""
+    def draft(self, pod: Pod, *, anew: bool = False) -> MemoryDraft | None:
+        """Begin to choose blocks for a pod's containers; None if it is to have none.
+
+        `anew`: what it has already does not count.
+        """
         if self.policy is None:
             return None
         uid, wanted = pod.metadata.uid, wanted_memory(pod)
@@ -85,7 +88,7 @@ class MemoryManager:
             for block in blocks
             if other != uid
         ]
-        return MemoryDraft(pod, self.policy, used, known, wanted)
+        return MemoryDraft(pod, self.policy, used, {} if anew else known, wanted)
 
     def commit(self, draft: MemoryDraft) -> None:
         """Assign what was chosen."""

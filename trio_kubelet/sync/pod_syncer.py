@@ -34,7 +34,7 @@ from trio_kubelet.devices.manager import (
 from trio_kubelet.errors import UNEXPECTED_ADMISSION_ERROR, PreparationError
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod, PodStatus
 from trio_kubelet.k8s.totals import is_sidecar
-from trio_kubelet.resource_managers import ResourceManagers
+from trio_kubelet.resource_managers import Refusal, RefusedError, ResourceManagers
 from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.cache import RuntimeCache
@@ -129,8 +129,8 @@ class PodSyncer:
         try:
             await self._get_devices(pod, observed)
             outcome = await self._prepare_and_run(pod, observed)
-        except AllocationError as error:
-            return SyncResult(ending=self._rejection(pod, error))
+        except RefusedError as error:
+            return SyncResult(ending=self._rejection(pod, error.refusal))
         except DevicesAwaitedError as error:
             self._report_status(pod, observed)
             return SyncResult(
@@ -159,17 +159,23 @@ class PodSyncer:
         """Have the pod's devices allocated.
 
         While containers of it run, one that has none yet waits alone, and nothing ends the pod.
-        Raises AllocationError and DevicesAwaitedError.
+        A pod of which nothing was made yet is placed near devices that were not known when it was
+        admitted. Raises RefusedError and DevicesAwaitedError.
         """
         parts = self._parts
+        if not observed.containers:
+            refusal = parts.managers.place_anew(parts.allocations.allocated(pod))
+            if refusal is not None:
+                raise RefusedError(refusal)
         running = {container.name for container in observed.living}
         if running & {container.name for container in pod.spec.containers}:
             running |= {each.name for each in pod.spec.init_containers if not is_sidecar(each)}
         try:
             await parts.devices.prepare(pod, running)
-        except AllocationError:
+        except AllocationError as error:
             if not observed.living:
-                raise
+                refusal = Refusal(reason=UNEXPECTED_ADMISSION_ERROR, message=error.message)
+                raise RefusedError(refusal) from error
         except DevicesAwaitedError as error:
             reason = Reason(reason=WAITING, message=str(error))
             self._awaited = dict.fromkeys(error.containers, reason)
@@ -180,13 +186,13 @@ class PodSyncer:
         else:
             self._awaited = {}
 
-    def _rejection(self, pod: Pod, error: AllocationError) -> Ending:
+    def _rejection(self, pod: Pod, refusal: Refusal) -> Ending:
         """Tell that the pod cannot have its devices; returns its end."""
-        self._warn(pod, UNEXPECTED_ADMISSION_ERROR, error.message)
+        self._warn(pod, refusal.reason, refusal.message)
         return Ending(
             causes=(PodEvent.REJECTED,),
-            reason=UNEXPECTED_ADMISSION_ERROR,
-            message=f"{POD_REJECTED}{error.message}",
+            reason=refusal.reason,
+            message=f"{POD_REJECTED}{refusal.message}",
         )
 
     async def _prepare_and_run(self, pod: Pod, observed: ObservedPod) -> RuntimeOutcome:

@@ -1,5 +1,8 @@
-"""Pods that ask for CPUs."""
+"""Pods that ask for CPUs and devices."""
 
+from attrs import evolve
+
+from lab.device_plugin import RESOURCE
 from trio_kubelet.k8s import (
     Container,
     ContainerRestartPolicy,
@@ -41,3 +44,11 @@ def a_pod(
             resources=ResourceRequirements(requests=amounts, limits=amounts) if whole else None,
         ),
     )
+
+
+def with_devices(count: int, cpu: str = "2", name: str = "c0") -> Container:
+    """A container of a Guaranteed pod that asks for devices, too."""
+    container = guaranteed(name, cpu)
+    assert container.resources is not None
+    amounts = {**container.resources.limits, RESOURCE: Quantity(count)}
+    return evolve(container, resources=ResourceRequirements(requests=amounts, limits=amounts))

@@ -5,7 +5,6 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
@@ -13,23 +12,16 @@ from trio.testing import MockClock
 from lab.device_plugin import RESOURCE
 from tests.unit.devices.nodes import DeviceNode, device_node
 from tests.unit.resource_managers.machines import TWO_SOCKETS, machine, managers_of
-from tests.unit.resource_managers.pods import a_pod, guaranteed
+from tests.unit.resource_managers.pods import a_pod, with_devices
 from trio_kubelet.config.cpu_policy import CpuPolicyOptions
 from trio_kubelet.devices.client import Device
-from trio_kubelet.k8s import Container, Pod, Quantity, ResourceRequirements
+from trio_kubelet.devices.manager import DevicesAwaitedError
+from trio_kubelet.k8s import Pod
 from trio_kubelet.resource_managers import Refusal, ResourceManagers
 from trio_kubelet.resource_managers.cpu_draft import static_cpu_policy
 from trio_kubelet.resource_managers.device_draft import DevicePool
 from trio_kubelet.resource_managers.hints import TopologyHint, mask_of
 from trio_kubelet.resource_managers.topology_manager import TOPOLOGY_AFFINITY_ERROR
-
-
-def with_devices(count: int, cpu: str = "2", name: str = "c0") -> Container:
-    """A container of a Guaranteed pod that asks for devices, too."""
-    container = guaranteed(name, cpu)
-    assert container.resources is not None
-    amounts = {**container.resources.limits, RESOURCE: Quantity(count)}
-    return evolve(container, resources=ResourceRequirements(requests=amounts, limits=amounts))
 
 
 def managers(
@@ -180,6 +172,79 @@ async def test_an_app_has_the_devices_of_its_init_container_and_cpus_near_them(
         await node.manager.prepare(pod, ())
         assert node.has(pod, "init") == node.has(pod, "c0")
         assert nodes_of(at, "u", "init") == nodes_of(at, "u")
+
+
+async def forget_plugins(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that had devices: its next agent expects their plugin."""
+    async with device_node(folder, monkeypatch) as node:
+        await register(node, a="Healthy")
+        assert await node.manager.records.keep()
+
+
+@pytest.mark.parametrize("was_admitted", [False, True])
+async def test_a_pod_is_placed_anew_when_it_is_known_where_its_devices_are(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, was_admitted: bool
+) -> None:
+    await forget_plugins(folder, monkeypatch)
+    async with device_node(folder, monkeypatch) as node:
+        at, pod = managers(node), a_pod("u", with_devices(1))
+        if was_admitted:
+            at.recall(pod, lambda _uid: False)
+        else:
+            assert reserve(at, pod) is None
+        assert nodes_of(at, "u") == {0}
+        assert at.place_anew(pod) is None
+        with pytest.raises(DevicesAwaitedError):
+            await node.manager.prepare(pod, ())
+        assert nodes_of(at, "u") == {0}
+        await register(node, a="Unhealthy@0", b="Healthy@1")
+        assert at.place_anew(pod) is None
+        await node.manager.prepare(pod, ())
+        assert nodes_of(at, "u") == {1}
+        assert node.has(pod, "c0") == {"b"}
+        assert at.cpus.assigned == at.cpus.assigned_to("u")
+
+
+async def test_a_pod_that_was_placed_with_its_devices_is_left_where_it_is(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with device_node(folder, monkeypatch) as node:
+        await register(node, a="Healthy@0", b="Healthy@1")
+        at, pods = managers(node), [a_pod(uid, with_devices(1, "8")) for uid in ("u", "v")]
+        assert [reserve(at, pod) for pod in pods] == [None, None]
+        before = [at.placement(pod.metadata.uid, "c0") for pod in pods]
+        await node.manager.release("u")
+        at.release("u")
+        assert at.place_anew(pods[1]) is None
+        assert at.placement("v", "c0") == before[1]
+
+
+async def test_a_pod_is_refused_when_no_node_has_both_its_late_devices_and_its_cpus(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await forget_plugins(folder, monkeypatch)
+    async with device_node(folder, monkeypatch) as node:
+        at, pod = managers(node), a_pod("u", with_devices(1, "4"))
+        assert reserve(at, a_pod("first", "10")) is None
+        assert nodes_of(at, "first") == {0}
+        assert reserve(at, pod) is None
+        await register(node, a="Healthy@0")
+        assert at.place_anew(pod) == TOPOLOGY_AFFINITY_ERROR
+        assert not node.manager.records.held(RESOURCE)
+
+
+async def test_a_container_whose_devices_went_has_others_near_its_cpus(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with device_node(folder, monkeypatch) as node:
+        await register(node, a="Healthy@0", b="Healthy@1", c="Healthy@1")
+        at, pod = managers(node), a_pod("u", with_devices(1, "4"))
+        assert reserve(at, a_pod("first", "10")) is None
+        assert reserve(at, pod) is None
+        assert node.manager.records.held(RESOURCE) == {"b"}
+        await register(node, a="Healthy@0", b="Unhealthy@1", c="Healthy@1")
+        await node.manager.prepare(pod, ())
+        assert node.has(pod, "c0") == {"c"}
 
 
 _places = st.lists(
