@@ -70,6 +70,12 @@ def priority_order(pod: "Pod") -> tuple[int, bool]:
     return -priority_of(pod), not is_static(pod)
 
 
+def creation_order(pod: "Pod") -> tuple[int, str, str]:
+    """Return the sort key of pods that arrive together, which is the same after a restart."""
+    created = pod.metadata.creation_timestamp
+    return (created.ns if created else 0, pod.metadata.namespace, pod.metadata.name)
+
+
 def rfc3339_nanoseconds(ns: int) -> str:
     """Write nanoseconds since the epoch as RFC 3339 in UTC, without trailing zeros."""
     moment = datetime.fromtimestamp(ns // _SECOND_NS, UTC).strftime("%Y-%m-%dT%H:%M:%S")

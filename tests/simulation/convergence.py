@@ -190,11 +190,8 @@ def _wrong_ends(
 ) -> Iterator[str]:
     """Where a pod that was evicted is there still, or its status does not say why it is not."""
     eviction = record.evictions.get(uid)
-    # What an agent that was killed has left goes when the node needs room again.
-    is_cut_off = eviction is not None and eviction.agent_life != record.agent_life
-    left = [name for name, c in containers.items() if c.state == RUNNING or not is_cut_off]
-    if left:
-        yield f"it was evicted, and has {sorted(left)}"
+    if containers:
+        yield f"it was evicted, and has {sorted(containers)}"
     if (status.phase, status.reason) != ("Failed", "Evicted"):
         yield f"it was evicted or rejected, and its status says {status.phase} {status.reason}"
     if eviction is None:

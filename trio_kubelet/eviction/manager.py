@@ -337,7 +337,9 @@ class EvictionManager:
                 log.warning("evicted pod is still there", pod=f"{each.namespace}/{each.name}")
 
     def _is_over(self, uid: str) -> bool:
-        """True if nobody has to be told any more that the pod was evicted."""
+        """True if nothing of a pod has to go any more, and nobody has to be told why it went."""
+        if not self._pods.is_gone(uid):
+            return False
         pod = self._pods.source_version(uid)
         return pod is None or pod.status.phase in TERMINAL_PHASES
 

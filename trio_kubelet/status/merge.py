@@ -29,6 +29,17 @@ _OVER = frozenset({PodConditionType.READY, PodConditionType.CONTAINERS_READY})
 """The conditions that are never true of a pod that has ended."""
 
 
+def set_by_others(pod: Pod) -> tuple[object, ...]:
+    """The parts of a pod's status that others write and the node acts on.
+
+    An end of the pod (the garbage collector of the control plane ends pods of lost nodes), and the
+    conditions that its readiness waits for (KEP-580).
+    """
+    gates = {gate.condition_type for gate in pod.spec.readiness_gates}
+    conditions = {c.type: c.status for c in pod.status.conditions if c.type in gates}
+    return pod.status.phase in TERMINAL_PHASES, conditions
+
+
 def merged_status(known: PodStatus, own: PodStatus, *, keeps_ends: bool = False) -> PodStatus:
     """The status to show, of what the API has (`known`) and what the node says (`own`).
 

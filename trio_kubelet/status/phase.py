@@ -41,7 +41,8 @@ def pod_phase(
 ) -> PodPhase:
     """The phase that the statuses add up to; `given` as for the pod's status.
 
-    One that failed for a reason that is not its containers' (`failure`) is Failed whatever they do.
+    One that failed for a reason that is not its containers' (`failure`) is Failed whatever they do,
+    as soon as it was seen that it has stopped: until then one that nobody knows of may run.
     """
     previous, failed = given.previous.phase, given.failure is not None
     if previous in TERMINAL_PHASES:
@@ -50,7 +51,8 @@ def pod_phase(
     if given.stopped and not failed and not is_static(pod):
         # The phase of a static pod stays open: it comes back as soon as its manifest does.
         phase = _final_phase(statuses)
-    if phase in TERMINAL_PHASES and statuses.any_running:
+    may_run = statuses.any_running or (failed and not given.stopped)
+    if phase in TERMINAL_PHASES and may_run:
         return PodPhase(previous) if previous in list(PodPhase) else PodPhase.PENDING
     return phase
 

@@ -23,17 +23,18 @@ from attrs import define, field
 
 from state_machines.container import RestartPolicy
 from state_machines.pod import PodEvent
-from state_machines.pod_ending import Ending
+from state_machines.pod_ending import Ending, merge_endings
 from trio_kubelet.eviction.records import EvictionRecord
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
 from trio_kubelet.node.shutdown_record import EndedPod
 from trio_kubelet.pleg import PodChange
-from trio_kubelet.pod_source import priority_order
+from trio_kubelet.pod_source import creation_order, priority_order
 from trio_kubelet.probes import ProbeChange
 from trio_kubelet.resource_managers import ResourceManagers
 from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
+from trio_kubelet.status.merge import set_by_others
 from trio_kubelet.sync.admission import (
     DISRUPTED,
     EXCEEDED_GRACE_PERIOD,
@@ -280,7 +281,9 @@ class SyncLoop:
         return (not self._was_admitted(pod), *priority_order(pod), *creation_order(pod))
 
     def _was_admitted(self, pod: Pod) -> bool:
-        return was_admitted(pod, runs=self._runs(pod.metadata.uid))
+        """True also if an earlier agent has ended it, though no status may have told of it yet."""
+        uid = pod.metadata.uid
+        return was_admitted(pod, runs=self._runs(uid)) or self._unfinished_end(uid) is not None
 
     def _bounded(self, pod: Pod, op: PodOperation) -> Pod:
         """The pod with no more ephemeral containers than the agent can serve."""
@@ -308,10 +311,10 @@ class SyncLoop:
         pod = stored.pod
         if pod.metadata.deletion_timestamp is not None:
             self._tasks.start(pod, stored.incarnation)
+            self._finish_end(pod)
             self._delete(pod)
             return
-        unfinished = self._unfinished_end(pod.metadata.uid)
-        if unfinished is not None or self._was_admitted(pod):
+        if self._was_admitted(pod):
             self._allocations.allocate(pod, was_admitted=True)
             if not _is_over(pod):
                 self._managers.recall(self._allocations.allocated(pod), self._is_gone)
@@ -319,10 +322,7 @@ class SyncLoop:
                 self._managers.release(pod.metadata.uid)  # The last agent was killed before.
             self._resizing.ask(pod)
             self._tasks.start(pod, stored.incarnation)
-            if unfinished is not None and not _is_over(pod):
-                # The agent that decided may have been killed before its event was sent.
-                unfinished.tell(self._recorder, pod)
-                self.end(pod.metadata.uid, unfinished.ending)
+            self._finish_end(pod)
             return
         others = [other for other in self._active() if other.metadata.uid != pod.metadata.uid]
         given = self._allocations.allocated(pod)
@@ -347,6 +347,18 @@ class SyncLoop:
             message = f"Waiting for {kind} pods to stop: {self._preemptions.waited_for()}"
             self._recorder.pod(pod, EventType.WARNING, reason, message)
         self._tasks.start(pod, stored.incarnation, after=fits)
+
+    def _finish_end(self, pod: Pod) -> None:
+        """End a pod for the reason, and in the words, for which an earlier agent had, if it had."""
+        unfinished = self._unfinished_end(pod.metadata.uid)
+        if unfinished is None:
+            return
+        ending: Ending | None = unfinished.ending
+        if _is_over(pod):  # Its last status stands; what is left of it goes as it was decided.
+            ending = merge_endings(Ending(causes=(PodEvent.COMPLETED,)), ending)
+        else:  # The agent that decided may have been killed before its event was sent.
+            unfinished.tell(self._recorder, pod)
+        self._tasks.put(pod.metadata.uid, PodRequest(ending=ending, why=("unfinished end",)))
 
     def _fits_after_ends(self, pod: Pod, others: Iterable[Pod]) -> bool:
         """True if a pod may run once those that are ending have stopped; then these leave."""
@@ -439,7 +451,7 @@ class SyncLoop:
         stored = self._store.update(pod)
         if before is None or stored is None or not self._is_current(stored):
             return
-        if _set_by_others(before.pod) != _set_by_others(pod):
+        if set_by_others(before.pod) != set_by_others(pod):
             self._tasks.put(pod.metadata.uid, PodRequest(pod=pod, why=("status",)))
         # Statuses come back all the time, and each decision sums up all pods.
         if _is_over(pod) and not _is_over(before.pod):
@@ -478,22 +490,6 @@ class SyncLoop:
             self._tasks.resync_all("runtime is up")
         elif after.network_ready and not before.network_ready:
             self._tasks.resync_all("network is ready")
-
-
-def _set_by_others(pod: Pod) -> tuple[object, ...]:
-    """The parts of a status that others write and the node acts on.
-
-    An end of the pod (the garbage collector of the control plane ends pods of lost nodes), and the
-    conditions that its readiness waits for (KEP-580).
-    """
-    gates = {gate.condition_type for gate in pod.spec.readiness_gates}
-    return _is_over(pod), {c.type: c.status for c in pod.status.conditions if c.type in gates}
-
-
-def creation_order(pod: Pod) -> tuple[int, str, str]:
-    """Pods that arrive together are admitted in order of creation, the same after a restart."""
-    created = pod.metadata.creation_timestamp
-    return (created.ns if created else 0, pod.metadata.namespace, pod.metadata.name)
 
 
 def _is_over(pod: Pod) -> bool:

@@ -263,9 +263,10 @@ class PodSyncer:
             self.report(pod)
             self._warn(pod, "FailedKillPod", f"error killing pod: {error.message}")
             raise UnfinishedError(error.message) from error
-        if seen_stopped(evidence):
+        has_stopped = seen_stopped(evidence)
+        if has_stopped:
             self._parts.managers.release(self._uid)
-        self.report(pod, stopped=not evidence.running)
+        self.report(pod, stopped=has_stopped)
         return evidence
 
     async def release(self, pod: Pod) -> None:

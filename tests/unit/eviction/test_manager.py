@@ -445,16 +445,24 @@ async def test_what_an_earlier_agent_began_to_evict_holds_up_others_for_seconds_
         assert trio.current_time() < 13
 
 
-async def test_a_record_is_closed_when_the_api_shows_the_end(
-    autojump_clock: MockClock, tmp_path: Path
+@pytest.mark.parametrize("told_first", [True, False])
+async def test_a_record_is_closed_when_the_pod_is_gone_and_the_api_shows_its_end(
+    told_first: bool, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    async with running(tmp_path) as node:
-        node.ends_after = float("inf")
-        node.add("a", 950)
+    async with running(tmp_path, pods={"a": 950}) as node:
+        is_gone, shown = False, node.pods["a"]
+        node.manager._pods = evolve(
+            node.manager._pods, is_gone=lambda _uid: is_gone, source_version=lambda _uid: shown
+        )
+        await node.any_ended.wait()
+        await settled(15)
+        failed = evolve(shown, status=evolve(shown.status, phase=PodPhase.FAILED))
+        if told_first:
+            shown = failed
+        else:
+            is_gone = True
         await settled(15)
         assert node.records.open_uids() == {"a"}
-        ended = node.pods["a"]
-        status = evolve(ended.status, phase=PodPhase.FAILED)
-        node.pods["a"] = evolve(ended, status=status)
+        is_gone, shown = True, failed
         await settled(15)
         assert node.records.open_uids() == frozenset()

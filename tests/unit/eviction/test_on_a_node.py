@@ -137,18 +137,23 @@ async def test_the_next_agent_finishes_what_a_killed_one_began(
             await sees(lambda: '"is_open": false' in records.read_text())
 
 
-async def test_an_end_that_the_api_shows_is_over_for_the_next_agent(
+async def test_the_next_agent_clears_away_what_an_evicted_pod_has_left_though_its_end_is_told(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    records = tmp_path / "kubelet/evictions.json"
-    async with one_node(tmp_path) as node:
+    """The first agent is killed after the last status, while it removes containers."""
+    records, faults = tmp_path / "kubelet/evictions.json", ScriptedFaults()
+    async with one_node(tmp_path, faults) as node:
         async with node.agent(**ENOUGH):
             await node.run(asking("victim", "1Mi"))
+        faults.add("RemovePodSandbox", CallFault(delay_seconds=1e6))
         async with node.agent(**NEVER_ENOUGH):
             before = await node.becomes("victim", "Failed")
+            await trio.sleep(60)
             assert '"is_open": true' in await trio.Path(records).read_text()
+        assert list(node.runtime.sandboxes)
         async with node.agent(**ENOUGH):
             await sees(lambda: '"is_open": false' in records.read_text())
+            assert not list(node.runtime.sandboxes)
             assert node.status("victim") == before
 
 

@@ -242,11 +242,13 @@ def test_a_static_pod_that_was_evicted_has_failed() -> None:
     assert status_of(pod, seen(ended("c")), failure=EVICTED, stopped=True).phase == "Failed"
 
 
-def test_a_failure_is_told_once_nothing_runs_any_more() -> None:
+@pytest.mark.parametrize("observed", [NOTHING, seen(), seen(ended("c")), seen(runs("c"))])
+def test_a_failure_is_told_once_it_was_seen_that_nothing_runs(observed: ObservedPod) -> None:
+    """A call that was cut short may have started a container that nobody knows of yet."""
     before = status_of(a_pod(), seen(runs("c")))
-    during = status_of(a_pod(), seen(runs("c")), previous=before, failure=EVICTED)
+    during = status_of(a_pod(), observed, previous=before, failure=EVICTED)
     assert (during.phase, during.reason) == ("Running", "")
-    after = status_of(a_pod(), seen(ended("c")), previous=during, failure=EVICTED)
+    after = status_of(a_pod(), seen(ended("c")), previous=during, failure=EVICTED, stopped=True)
     assert (after.phase, after.reason) == ("Failed", "Evicted")
 
 

@@ -14,7 +14,9 @@ from state_machines.pod_ending import Ending
 from tests.trio_clock import TrioClock
 from tests.unit.resource_managers.machines import no_managers
 from tests.unit.sync.fake_syncer import FakeSyncer, stopped
+from trio_kubelet.eviction.records import EvictionRecord
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
+from trio_kubelet.node.shutdown_record import EndedPod
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.probes import ProbeChange
 from trio_kubelet.resource_managers import ResourceManagers
@@ -110,7 +112,9 @@ async def running(
     clean_up: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     allocations: Allocations | None = None,
     managers: ResourceManagers | None = None,
+    unfinished: EvictionRecord | EndedPod | None = None,
 ) -> AsyncIterator[Loop]:
+    """A loop whose consumers run. `unfinished` is the end of a pod that an earlier agent began."""
     log: list[str] = []
     journal = Journal(TrioClock())
     recorder = EventRecorder(journal, "node")
@@ -174,6 +178,7 @@ async def running(
             recorder=recorder,
             runs=lambda uid: uid == runs,
             undecided=undecided,
+            unfinished_end=lambda uid: unfinished if unfinished and unfinished.uid == uid else None,
         )
         await nursery.start(loop.run)
         if up:

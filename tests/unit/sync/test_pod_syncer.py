@@ -265,6 +265,14 @@ async def test_a_pod_that_obeys_is_reported_once_when_it_has_stopped(
     assert [(at - began, stopped) for at, stopped in others.reports] == reports
 
 
+async def test_a_stop_that_was_not_seen_is_not_reported(autojump_clock: MockClock) -> None:
+    """A call that ended after the listing may have started what that does not show."""
+    runtime, others = FailingOnce(), Others()
+    runtime.call_lasts_seconds = 1
+    await make_parts(runtime, others).open_syncer(POD).terminate(POD, DELETED)
+    assert [stopped for _, stopped in others.reports] == [False]
+
+
 async def test_what_has_ended_is_reported_though_the_stop_failed(
     autojump_clock: MockClock,
 ) -> None:
