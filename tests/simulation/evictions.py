@@ -283,10 +283,16 @@ class EvictionRules:
                 yield f"pod {uid} was let in under {condition}"
 
     def shown(self, pod: Pod) -> Iterator[str]:
-        """The API shows a pod."""
+        """The API shows a pod. One that was evicted, or kept away, runs nothing any more."""
         uid = pod.metadata.uid
-        if pod.status.reason == EVICTED and not self._is_leaving(uid):
+        if pod.status.reason != EVICTED:
+            return
+        if not self._is_leaving(uid):
             yield f"pod {uid} is shown as evicted: {pod.status.message}"
+        lives = self.record.lives.get(uid, {}).values()
+        running = [life.name for life in lives if life.started_at and life.ended_at is None]
+        if running:
+            yield f"pod {uid} is shown as evicted, and runs {sorted(running)}"
 
     def needs_room_of(self, uid: str) -> bool:
         """True if what is left of a pod may go: it was evicted, or is over, and the disk short."""
@@ -335,24 +341,10 @@ class EvictionRules:
         if self.record.power_failed_at > max(self._perhaps_seen_at.values(), default=0.0):
             self._perhaps_seen_at.clear()  # A record of another boot counts for nothing.
         self._found = self.node.eviction_records()
-        self._forget_unwritten()
         self._told.clear()
         self._first_seen_at.clear()
         self._observations.clear()
         self._shown_since.clear()
-
-    def _forget_unwritten(self) -> None:
-        """Nobody knows of a decision that did not fit on the disk, and was not shown in time."""
-        assert self.node is not None
-        shown = {
-            each.metadata.uid for each in self.node.api.all(PODS) if each.status.reason == EVICTED
-        }
-        for uid, eviction in tuple(self.record.evictions.items()):
-            was_full = self.record.disk_full_until >= eviction.at
-            if was_full and uid not in self._found and uid not in shown:
-                del self.record.evictions[uid]
-                if uid in self.record.wanted:
-                    self.record.wanted[uid].harmed = True
 
 
 def is_critical(wanted: Wanted) -> bool:

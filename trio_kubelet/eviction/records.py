@@ -2,12 +2,13 @@
 
 An agent that is killed in between finds them when it is back: it ends the pod for the same reason,
 in the same words, instead of telling of containers that somebody killed. A record is open until
-the pod's source shows the pod as ended, or has it no more; those of the last evictions are kept
-for people who ask why.
+the pod's task has ended, so that nothing of it is left, and its source shows the pod as ended, or
+has it no more; those of the last evictions are kept for people who ask why.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from state_machines.pod_ending import Ending
 from trio_kubelet.eviction.decision import Victim
 from trio_kubelet.eviction.messages import EVICTED
 from trio_kubelet.k8s import Pod
-from trio_kubelet.kernel.whole_files import write_whole
+from trio_kubelet.kernel.whole_files import make_folder, reserve, write_reserved
 from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.telemetry import EventRecorder, EventType
 
@@ -32,6 +33,11 @@ MAX_CLOSED = 100
 
 SAVE_SECONDS = 2.0
 """The time that an eviction waits for its record: a disk that hangs must not keep memory short."""
+
+FILE_BYTES = 128 * 1024
+"""The size of the file, and of the spare one: so much room a full disk has for the next decision.
+Records of a hundred evictions have less."""
+_FOLDER_MODE = 0o750
 
 _DAMAGED_SUFFIX = ".damaged"
 _LIST = "evictions"
@@ -120,6 +126,16 @@ def _record(value: dict[str, Any]) -> EvictionRecord:
     return EvictionRecord(**values, annotations=annotations)
 
 
+def _without_oldest(records: Iterable[EvictionRecord], number: int) -> tuple[EvictionRecord, ...]:
+    """The records without so many of those that are over."""
+    left, over = [], 0
+    for each in records:
+        over += not each.is_open
+        if each.is_open or over > number:
+            left.append(each)
+    return tuple(left)
+
+
 class EvictionRecords:
     """Owner of the records, in the order of time; `root` is --root-dir."""
 
@@ -128,13 +144,15 @@ class EvictionRecords:
         self._records: tuple[EvictionRecord, ...] = ()
         self._threads = trio.CapacityLimiter(1)
         self._is_saved = True
+        self._has_reserve: bool | None = None
+        """None if nobody has tried."""
 
     def __iter__(self) -> Iterator[EvictionRecord]:
         return iter(self._records)
 
     async def load(self) -> None:
         """Read what an earlier agent kept. Before the first pod."""
-        self._records = await run_in_thread(self._read, limiter=self._threads)
+        self._records = await run_in_thread(self._load, limiter=self._threads)
 
     def open_record(self, uid: str) -> EvictionRecord | None:
         """The record of a pod that is being evicted; None if it is not."""
@@ -147,42 +165,75 @@ class EvictionRecords:
     async def add(self, records: Iterable[EvictionRecord]) -> None:
         """Return when the records are on the disk, or could not be written within SAVE_SECONDS.
 
-        A disk that is full or hangs keeps no pod: it may be why pods have to go.
+        A disk that is full has room for them; one that hangs keeps no pod.
         """
         self._records = (*self._records, *records)
-        await self._save(durable=True)
+        await self._save()
 
     async def close(self, is_over: Callable[[str], bool]) -> None:
-        """Close the records of pods whose end is known to their source, or that are gone."""
+        """Close the records of pods that are gone, as far as anybody has to know."""
         closed = tuple(
             evolve(each, is_open=False) if each.is_open and is_over(each.uid) else each
             for each in self._records
         )
         if closed == self._records and self._is_saved:
+            if not self._has_reserve and self._threads.available_tokens:
+                await self._in_time(partial(self._keep_room, self._text().encode()))
             return
         surplus = sum(not each.is_open for each in closed) - MAX_CLOSED
-        oldest = [each for each in closed if not each.is_open][: max(0, surplus)]
-        self._records = tuple(each for each in closed if each not in oldest)
-        await self._save(durable=False)
+        self._records = _without_oldest(closed, max(0, surplus))
+        await self._save()
 
-    async def _save(self, *, durable: bool) -> None:
+    async def _save(self) -> None:
         if self._threads.available_tokens == 0:
             self._is_saved = False  # An earlier write hangs, which has been said.
             return
-        data = printed(self._records).encode()
+        write = partial(self._write, self._text().encode())
         try:
-            with trio.move_on_after(SAVE_SECONDS) as scope:
-                await run_in_thread(
-                    self._write, data, durable, limiter=self._threads, abandon_on_cancel=True
-                )
+            self._is_saved = await self._in_time(write)
         except OSError as error:
+            self._is_saved = False
             log.warning("eviction record write failed", file=str(self._path), error=str(error))
-        self._is_saved = not scope.cancelled_caught
-        if scope.cancelled_caught:
-            log.warning("eviction record write timed out", file=str(self._path))
 
-    def _write(self, data: bytes, durable: bool) -> None:
-        write_whole(self._path, data, folder_mode=0o750, durable=durable)
+    async def _in_time(self, work: Callable[[], None]) -> bool:
+        """Do something with the file; False if that takes too long, and goes on. Raises OSError."""
+        with trio.move_on_after(SAVE_SECONDS):
+            await run_in_thread(work, limiter=self._threads, abandon_on_cancel=True)
+            return True
+        log.warning("eviction record write timed out", file=str(self._path))
+        return False
+
+    def _text(self) -> str:
+        """The text of the file, without the older ones of those that are over if it is too long."""
+        records, text = self._records, printed(self._records)
+        while len(text) >= FILE_BYTES and (over := sum(not each.is_open for each in records)):
+            records = _without_oldest(records, over // 2 + 1)
+            text = printed(records)
+        return text
+
+    def _write(self, data: bytes) -> None:
+        write_reserved(self._path, data, FILE_BYTES, folder_mode=_FOLDER_MODE)
+        self._keep_room(data)
+
+    def _keep_room(self, data: bytes) -> None:
+        """Make the file and its spare, or as large as they have to be; `data` is what it has."""
+        try:
+            make_folder(self._path.parent, _FOLDER_MODE)
+            reserve(self._path, FILE_BYTES)
+            if not self._path.exists() or self._path.stat().st_size < FILE_BYTES:
+                write_reserved(self._path, data, FILE_BYTES)
+                reserve(self._path, FILE_BYTES)
+        except OSError as error:
+            if self._has_reserve is not False:
+                log.warning("no room kept for evictions", file=str(self._path), error=str(error))
+            self._has_reserve = False
+        else:
+            self._has_reserve = True
+
+    def _load(self) -> tuple[EvictionRecord, ...]:
+        found = self._read()
+        self._keep_room(printed(found).encode())
+        return found
 
     def _read(self) -> tuple[EvictionRecord, ...]:
         try:

@@ -16,6 +16,7 @@ from tests.unit.eviction.candidates import pod
 from trio_kubelet.eviction.decision import Victim
 from trio_kubelet.eviction.records import (
     FILE,
+    FILE_BYTES,
     MAX_CLOSED,
     EvictionRecord,
     EvictionRecords,
@@ -23,7 +24,7 @@ from trio_kubelet.eviction.records import (
     printed,
     record_of,
 )
-from trio_kubelet.kernel.whole_files import write_whole
+from trio_kubelet.kernel.whole_files import write_reserved
 from trio_kubelet.telemetry import EventRecorder, Journal
 from trio_kubelet.telemetry.events import RecordedEvent
 
@@ -88,6 +89,19 @@ async def test_only_the_last_evictions_are_kept_and_no_open_one_goes(tmp_path: P
     assert kept[-1].uid == f"uid-{MAX_CLOSED + 4}"
 
 
+async def test_records_never_outgrow_their_file_and_the_newest_and_open_ones_stay(
+    tmp_path: Path,
+) -> None:
+    records = await loaded(tmp_path)
+    long = "x" * (FILE_BYTES // 20)
+    for number in range(40):
+        await records.add([evolve(RECORD, uid=f"uid-{number}", message=long)])
+        await records.close(lambda uid: uid != "uid-0")
+        assert (tmp_path / FILE).stat().st_size == FILE_BYTES
+    kept = [each.uid for each in await loaded(tmp_path)]
+    assert (kept[0], kept[-1]) == ("uid-0", "uid-39")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -130,9 +144,9 @@ async def test_a_disk_that_hangs_holds_up_no_eviction_and_has_the_record_when_it
 
     def write(*arguments: Any, **options: Any) -> None:
         answers.wait()
-        write_whole(*arguments, **options)
+        write_reserved(*arguments, **options)
 
-    monkeypatch.setattr("trio_kubelet.eviction.records.write_whole", write)
+    monkeypatch.setattr("trio_kubelet.eviction.records.write_reserved", write)
     monkeypatch.setattr("trio_kubelet.eviction.records.SAVE_SECONDS", 0.05)
     records = EvictionRecords(tmp_path)
     with structlog.testing.capture_logs() as logs:
