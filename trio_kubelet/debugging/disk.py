@@ -2,15 +2,16 @@
 
 By pod what its logs, the writable layers of its containers and its emptyDir volumes on disk take;
 images with their last use; dead containers; files that are deleted and still open. The figures of
-pods are those that `/stats/summary` has, and as old. What cannot be found out is left out, and is
-named among the problems.
+pods are those that `/stats/summary` has, and as old. All is asked for side by side. What cannot be
+found out, or not in time, is left out and named among the problems: a runtime or a disk that hangs
+may be why somebody asks.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import trio
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from trio_kubelet.debugging.deleted_files import DeletedFiles, find_deleted_files
 from trio_kubelet.errors import CollectionError
@@ -22,12 +23,34 @@ from trio_kubelet.server.messages import Request, Response
 from trio_kubelet.server.router import ADMIN, Route
 from trio_kubelet.stats import PodStats, StatsProvider
 from trio_kubelet.stats.disk_usage import PodDisk
+from trio_kubelet.tasks.concurrency import run_concurrently
 from trio_kubelet.tasks.threads import run_in_thread
 
 DEADLINE_SECONDS = 8.0
-"""For the search for deleted files, which a file system may let hang."""
+"""For each part of the report: the command waits ten seconds for all of it."""
 
 Fields = Mapping[str, object]
+
+
+@define
+class _Found:
+    """The parts of a report, as far as they were found out, and the problems by part."""
+
+    images: Sequence[ImageUsage] = ()
+    pods: Sequence[PodStats] = ()
+    disks: Mapping[str, PodDisk] = field(factory=dict)
+    deleted: DeletedFiles = field(factory=lambda: DeletedFiles(files=(), complete=False))
+    problems: dict[str, str] = field(factory=dict)
+
+    async def ask(self, part: str, find: Callable[[], Awaitable[None]]) -> None:
+        """Find a part out; a problem says so if that fails, or takes too long."""
+        with trio.move_on_after(DEADLINE_SECONDS) as scope:
+            try:
+                await find()
+            except CollectionError as error:
+                self.problems[part] = str(error)
+        if scope.cancelled_caught:
+            self.problems[part] = f"not found out within {DEADLINE_SECONDS:.0f} s"
 
 
 @frozen(kw_only=True)
@@ -42,17 +65,31 @@ class DiskReport:
 
     async def answer(self, _request: Request) -> Response:
         """The report as JSON."""
-        problems: dict[str, str] = {}
-        images: Sequence[ImageUsage] = ()
-        try:
-            images = await self.images.usage()
-        except CollectionError as error:
-            problems["images"] = str(error)
-        stats = await self.stats.full()
-        problems.update(stats.problems)
-        disks = await self.stats.disks()
-        observed = tuple(self.observed())
-        deleted = await self._deleted_files(observed, problems)
+        observed, found = tuple(self.observed()), _Found()
+
+        async def find_images() -> None:
+            found.images = await self.images.usage()
+
+        async def find_pods() -> None:
+            stats = await self.stats.full()
+            found.pods = stats.pods
+            found.problems.update(stats.problems)
+
+        async def find_files() -> None:
+            found.disks = await self.stats.disks()
+
+        async def find_deleted() -> None:
+            found.deleted = await self._deleted_files(observed)
+            if not found.deleted.complete:
+                words = "there are too many processes or open files to look at"
+                found.problems["deletedFiles"] = words
+
+        await run_concurrently(
+            partial(found.ask, "images", find_images),
+            partial(found.ask, "pods", find_pods),
+            partial(found.ask, "files", find_files),
+            partial(found.ask, "deletedFiles", find_deleted),
+        )
         empty_dirs = {
             pod.metadata.uid: frozenset(v.name for v in pod.spec.volumes if v.empty_dir is not None)
             for pod in self.pods()
@@ -61,29 +98,22 @@ class DiskReport:
         def printed() -> bytes:
             return dumps(
                 {
-                    "pods": pods_on_disk(observed, stats.pods, disks, empty_dirs),
-                    "images": [_image(each) for each in images],
+                    "pods": pods_on_disk(observed, found.pods, found.disks, empty_dirs),
+                    "images": [_image(each) for each in found.images],
                     "deadContainers": dead_containers(observed),
-                    "deletedFiles": _deleted_files(deleted, observed),
-                    "problems": problems,
+                    "deletedFiles": _deleted_files(found.deleted, observed),
+                    "problems": found.problems,
                 }
             )
 
         body = await run_in_thread(printed)
         return Response(content_type="application/json", body=body)
 
-    async def _deleted_files(
-        self, observed: Iterable[ObservedPod], problems: dict[str, str]
-    ) -> DeletedFiles:
+    async def _deleted_files(self, observed: Iterable[ObservedPod]) -> DeletedFiles:
+        """Search in a thread, which is left to itself where a file system lets it hang."""
         ids = frozenset(each.id for pod in observed for each in pod.containers)
-        with trio.move_on_after(DEADLINE_SECONDS):
-            find = partial(find_deleted_files, ids)
-            found = await run_in_thread(find, limiter=self._threads, abandon_on_cancel=True)
-            if not found.complete:
-                problems["deletedFiles"] = "there are too many processes or open files to look at"
-            return found
-        problems["deletedFiles"] = "the search for deleted files does not end"
-        return DeletedFiles(files=(), complete=False)
+        find = partial(find_deleted_files, ids)
+        return await run_in_thread(find, limiter=self._threads, abandon_on_cancel=True)
 
 
 def disk_routes(report: DiskReport) -> Sequence[Route]:
