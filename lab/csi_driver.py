@@ -36,6 +36,8 @@ STAGES = csi.NodeServiceCapabilityRpcType(csi.NodeServiceCapabilityRpcType.STAGE
 """Volumes are staged for all pods, and keep their data from pod to pod."""
 MEASURES = csi.NodeServiceCapabilityRpcType(csi.NodeServiceCapabilityRpcType.GET_VOLUME_STATS)
 """The space of volumes is told."""
+EXPANDS = csi.NodeServiceCapabilityRpcType(csi.NodeServiceCapabilityRpcType.EXPAND_VOLUME)
+"""The driver takes note of a volume's new size."""
 BYTES = csi.VolumeUsageUnit(csi.VolumeUsageUnit.BYTES)
 INODES = csi.VolumeUsageUnit(csi.VolumeUsageUnit.INODES)
 
@@ -273,6 +275,21 @@ class LabDriver:
         await self._carry_out("NodeGetVolumeStats", facts, measure)
         return csi.NodeGetVolumeStatsResponse(usage=usage)
 
+    async def node_expand_volume(
+        self, request: csi.NodeExpandVolumeRequest
+    ) -> csi.NodeExpandVolumeResponse:
+        """Take note of a volume's size; nothing that it is made of has one."""
+        facts = {
+            **_shown(request.volume_capability),
+            "volume": request.volume_id,
+            "target": request.volume_path,
+            "staged": request.staging_target_path,
+            "size": request.capacity_range.required_bytes,
+            "secrets": request.secrets,
+        }
+        await self._carry_out("NodeExpandVolume", facts, lambda: None)
+        return csi.NodeExpandVolumeResponse(capacity_bytes=request.capacity_range.required_bytes)
+
     def data(self, volume: str) -> Path:
         """The folder, or the file, with the data of a volume that is staged."""
         return self.folder / "volumes" / volume
@@ -416,7 +433,7 @@ async def _run(options: argparse.Namespace) -> None:
             name=options.name,
             node_id=options.node_id,
             mounts=options.mounts,
-            capabilities=(MEASURES, STAGES) if options.stages else (MEASURES,),
+            capabilities=(MEASURES, EXPANDS, *((STAGES,) if options.stages else ())),
         ),
     )
     driver.folder.mkdir(parents=True, exist_ok=True)

@@ -164,7 +164,9 @@ async def make_pod_parts(
         node_object=cluster.node,
         journal=parts.journal,
         recorder=parts.recorder,
+        clock=parts.clock,
         privileged=parts.host.privileged,
+        look_seconds=parts.settings.configuration.sync_frequency.total_seconds(),
     )
     staged = StagedVolumes(csi, folders, cluster.references)
     volumes = local_volumes(

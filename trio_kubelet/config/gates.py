@@ -166,7 +166,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "PreventStaticPodAPIReferences": always(BETA),
     "ProcMountType": always(GA_UNLOCKED),
     "QOSReserved": ALPHA,
-    "RecoverVolumeExpansionFailure": waiting("volume plugins", GA),
+    "RecoverVolumeExpansionFailure": always(GA),
     "RecursiveReadOnlyMounts": always(GA),
     "ReduceDefaultCrashLoopBackOffDecay": ALPHA,
     "RelaxedDNSSearchValidation": always(GA),

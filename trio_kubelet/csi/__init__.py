@@ -4,7 +4,14 @@
 knows what the cluster says of them, `volume_usages.py` what they tell of their volumes' space.
 """
 
-from trio_kubelet.csi.driver import DriverClient, Publication, Staging, VolumeAccess
+from trio_kubelet.csi.driver import (
+    EXPANDS,
+    DriverClient,
+    Expansion,
+    Publication,
+    Staging,
+    VolumeAccess,
+)
 from trio_kubelet.csi.drivers import CSIDrivers
 from trio_kubelet.csi.settings import (
     DriverSettings,
@@ -15,9 +22,11 @@ from trio_kubelet.csi.settings import (
 from trio_kubelet.csi.volume_usages import MeasuredVolume, VolumeOfPod, VolumeUsages
 
 __all__ = [
+    "EXPANDS",
     "CSIDrivers",
     "DriverClient",
     "DriverSettings",
+    "Expansion",
     "MeasuredVolume",
     "NoDriverSettings",
     "NoSettingsError",

@@ -24,6 +24,9 @@ MAX_INT32 = 2**31 - 1
 MEASURES = csi.NodeServiceCapabilityRpcType.GET_VOLUME_STATS
 """The driver tells the space of volumes."""
 
+EXPANDS = csi.NodeServiceCapabilityRpcType.EXPAND_VOLUME
+"""The driver has a part in it when a volume grows."""
+
 _VERSION = re.compile(r"v?(\d{1,9}(?:\.\d{1,9}){0,3})\b.*", re.DOTALL)
 _DRIVER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 MAX_DRIVER_NAME = 63
@@ -88,6 +91,21 @@ class Publication:
     read_only: bool = False
     publish_context: Mapping[str, str] = field(factory=dict)
     context: Mapping[str, str] = field(factory=dict)
+    secrets: Mapping[str, str] = field(factory=dict, repr=False)
+
+
+@frozen(kw_only=True)
+class Expansion:
+    """A volume at the node that is to use more space. `secrets` show in no `repr`.
+
+    `path` is where it is published for a pod, `staging_path` as in Publication.
+    """
+
+    volume_id: str
+    path: str
+    size_bytes: int
+    access: VolumeAccess
+    staging_path: str = ""
     secrets: Mapping[str, str] = field(factory=dict, repr=False)
 
 
@@ -175,6 +193,24 @@ class DriverClient:
         request = csi.NodeUnpublishVolumeRequest(volume_id=volume_id, target_path=target)
         await self.transport.unary(
             csi.NodeStub.node_unpublish_volume, request, deadline_seconds=CALL_SECONDS
+        )
+
+    async def expand(self, expansion: Expansion) -> None:
+        """Have a volume grow to a size. Raises RpcError.
+
+        The size that the driver answers with is left aside, as the Go kubelet does: drivers tell
+        that of the file system there, or of the device, or none.
+        """
+        request = csi.NodeExpandVolumeRequest(
+            volume_id=expansion.volume_id,
+            volume_path=expansion.path,
+            capacity_range=csi.CapacityRange(required_bytes=expansion.size_bytes),
+            staging_target_path=expansion.staging_path,
+            volume_capability=_capability(expansion.access),
+            secrets=dict(expansion.secrets),
+        )
+        await self.transport.unary(
+            csi.NodeStub.node_expand_volume, request, deadline_seconds=CALL_SECONDS
         )
 
     async def volume_usage(self, volume_id: str, path: str, staging_path: str) -> VolumeUsage:

@@ -1,18 +1,21 @@
 """Claims of pods on persistent volumes, and what belongs to the volumes: asked for when needed.
 
+What a claim's status says of its volume's growth at the node is written here, too.
+
 None of it is followed: a pod that has its volume goes on with it, and one that has none asks again.
 The Node authorizer lets a node get the claims that its pods name, the volumes bound to these, the
-secrets that these name, and the attachments of volumes to the node.
+secrets that these name, and the attachments of volumes to the node, and lets it write the status
+of the claims.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
 from attrs import frozen
 
 from trio_kubelet.k8s import PersistentVolume, PersistentVolumeClaim, Secret, VolumeAttachment
-from trio_kubelet.k8s.client import Api, ApiError
+from trio_kubelet.k8s.client import Api, ApiError, PatchType
 from trio_kubelet.k8s.kinds import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -37,6 +40,33 @@ class Claims:
         """Return a claim as it is now. Raises ObjectError."""
         get = partial(self._api.get, PERSISTENT_VOLUME_CLAIMS, name, namespace)
         return await self._ask(namespace, get, "failed to fetch PVC from API server: ")
+
+    async def report(
+        self, claim: PersistentVolumeClaim, status: Mapping[str, object]
+    ) -> PersistentVolumeClaim:
+        """Change fields of a claim's status, unless it has changed since it was fetched.
+
+        None as a value removes a field. Returns the claim as it is then. Raises ObjectError.
+        """
+        about = claim.metadata
+        patch = partial(
+            self._api.patch,
+            PERSISTENT_VOLUME_CLAIMS,
+            about.name,
+            about.namespace,
+            body={
+                "metadata": {"uid": about.uid, "resourceVersion": about.resource_version},
+                "status": status,
+            },
+            type=PatchType.MERGE,
+            subresource="status",
+        )
+        async with self._lookups.share(about.namespace):
+            try:
+                return await ask(patch)
+            except ApiError as error:
+                words = f"failed to patch status of PVC {about.key}: {error.message}"
+                raise ObjectError(words) from error
 
     async def volume(self, namespace: str, name: str) -> PersistentVolume:
         """Return a volume that a pod of a namespace claims, as it is now. Raises ObjectError."""

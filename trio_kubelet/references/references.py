@@ -202,6 +202,12 @@ class References:
         """Return a claim as the API server has it now. Raises ObjectError."""
         return await self._claims.claim(namespace, name)
 
+    async def report_claim(
+        self, claim: PersistentVolumeClaim, status: Mapping[str, object]
+    ) -> PersistentVolumeClaim:
+        """Change fields of a claim's status; see `Claims.report`. Raises ObjectError."""
+        return await self._claims.report(claim, status)
+
     async def persistent_volume(self, namespace: str, name: str) -> PersistentVolume:
         """Return a volume that a pod of a namespace claims. Raises ObjectError."""
         return await self._claims.volume(namespace, name)
@@ -286,6 +292,12 @@ class NoReferences:
     async def claim(self, _namespace: str, _name: str) -> PersistentVolumeClaim:
         """Raises ObjectError."""
         raise ObjectError("failed to fetch PVC from API server: there is none")
+
+    async def report_claim(
+        self, _claim: PersistentVolumeClaim, _status: Mapping[str, object]
+    ) -> PersistentVolumeClaim:
+        """Raises ObjectError."""
+        raise ObjectError("failed to patch status of PVC: there is no API server")
 
     async def persistent_volume(self, _namespace: str, name: str) -> PersistentVolume:
         """Raises ObjectError."""

@@ -335,7 +335,16 @@ def _namespace(waiting: _Waiting) -> str:
 
 
 def _about(recorded: RecordedEvent, node_name: str) -> ObjectReference:
-    pod = recorded.pod
+    pod, claim = recorded.pod, recorded.claim
+    if claim is not None:
+        return ObjectReference(
+            api_version="v1",
+            kind="PersistentVolumeClaim",
+            namespace=claim.metadata.namespace,
+            name=claim.metadata.name,
+            uid=claim.metadata.uid,
+            resource_version=claim.metadata.resource_version,
+        )
     if pod is None:  # by its name, not its UID: `kubectl describe node` looks for that
         return ObjectReference(kind="Node", name=node_name, uid=node_name)
     return ObjectReference(

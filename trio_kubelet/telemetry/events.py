@@ -11,7 +11,7 @@ from enum import StrEnum
 import structlog
 from attrs import define, field, frozen
 
-from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s import PersistentVolumeClaim, Pod
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.telemetry.journal import Journal
 
@@ -32,7 +32,7 @@ class EventType(StrEnum):
 
 @frozen(kw_only=True)
 class RecordedEvent:
-    """One event about a pod, or about the node when `pod` is None.
+    """One event about a pod, about a claim, or about the node when both are None.
 
     `container` is the name of the container it is about, empty for the pod as a whole.
     `caused_by_pod`: it is about the node, on account of what a pod asks for.
@@ -45,6 +45,7 @@ class RecordedEvent:
     container: str = ""
     annotations: dict[str, str] = field(factory=dict)
     caused_by_pod: bool = False
+    claim: PersistentVolumeClaim | None = None
 
 
 @define(eq=False)
@@ -76,6 +77,13 @@ class EventRecorder:
             annotations=dict(annotations),
         )
         self._record(key, event)
+
+    def claim(
+        self, claim: PersistentVolumeClaim, kind: EventType, reason: str, message: str
+    ) -> None:
+        """Record an event about a claim on a volume."""
+        event = RecordedEvent(pod=None, claim=claim, type=kind, reason=reason, message=message)
+        self._record(f"claim {claim.metadata.key}", event)
 
     def node(
         self, kind: EventType, reason: str, message: str, *, caused_by_pod: bool = False

@@ -18,6 +18,7 @@ from trio_kubelet.csi import (
     CSIDrivers,
     DriverClient,
     DriverSettings,
+    Expansion,
     NoDriverSettings,
     NoSettingsError,
     Publication,
@@ -41,6 +42,7 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.references import NoReferences, ObjectError, References
 from trio_kubelet.rpc.stubs.csi import v1 as csi
+from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.telemetry import EventRecorder, Journal
 from trio_kubelet.volumes.csi_records import EPHEMERAL, PERSISTENT, VolumeKey, attachment_name
 from trio_kubelet.volumes.payload import fs_group
@@ -79,7 +81,8 @@ class CSIParts:
     """The parts that volumes of CSI drivers stand on.
 
     `node` is the node's name, `node_object` returns its object, None while there is none.
-    `privileged`: files can be given away.
+    `privileged`: files can be given away. `look_seconds` is how often volumes in use are looked
+    after.
     """
 
     drivers: CSIDrivers
@@ -89,7 +92,9 @@ class CSIParts:
     node_object: Callable[[], Node | None]
     journal: Journal
     recorder: EventRecorder
+    clock: Clock
     privileged: bool
+    look_seconds: float
 
     async def driver(self, name: str) -> DriverClient:
         """Return a driver, for which it waits a little. Raises NoDriverError."""
@@ -182,6 +187,27 @@ class CSIRequests:
             read_only=volume.read_only,
             context=context,
             secrets=secrets,
+        )
+
+    async def expansion(
+        self,
+        pod: Pod,
+        volume: ResolvedVolume,
+        capabilities: Capabilities,
+        *,
+        size_bytes: int,
+        path: str,
+        staging_path: str,
+    ) -> Expansion:
+        """Return what a driver is told of a persistent volume that grows. Raises ObjectError."""
+        source = volume.source_as(CSIPersistentVolumeSource)
+        return Expansion(
+            volume_id=source.volume_handle,
+            path=path,
+            size_bytes=size_bytes,
+            access=volume_access(pod, volume, capabilities),
+            staging_path=staging_path,
+            secrets=await self._secret_of_volume(source.node_expand_secret_ref, "NodeExpand"),
         )
 
     async def _publish_secrets(self, pod: Pod, volume: ResolvedVolume) -> dict[str, str]:

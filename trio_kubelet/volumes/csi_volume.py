@@ -25,6 +25,7 @@ from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.telemetry.journal import Transition
 from trio_kubelet.volumes.back_offs import BackOffs, Key
+from trio_kubelet.volumes.csi_expansion import VolumeExpansions, VolumeInUse
 from trio_kubelet.volumes.csi_records import (
     EPHEMERAL,
     PERSISTENT,
@@ -146,6 +147,7 @@ class CSIVolumes:
     _threads: VolumeThreads
     _parts: CSIParts = field(init=False)
     _requests: CSIRequests = field(init=False)
+    _expansions: VolumeExpansions = field(init=False)
     _ownership: VolumeOwnership = field(init=False)
     _states: dict[Key, VolumeState] = field(init=False, factory=dict)
     _back_offs: BackOffs = field(init=False, factory=BackOffs)
@@ -154,6 +156,7 @@ class CSIVolumes:
 
     def __attrs_post_init__(self) -> None:
         self._parts, self._requests = self._staged.parts, self._staged.requests
+        self._expansions = self._staged.expansions
         self._ownership = VolumeOwnership(self._threads.owning, self._parts.recorder)
         self._parts.drivers.on_change.add(self._hurry)
 
@@ -178,7 +181,7 @@ class CSIVolumes:
             if await self._state(key, place, share) is not VolumeState.PUBLISHED:
                 await self._publish(pod, volume, place, share)
                 self._back_offs.succeeded(key)
-                self._measure(pod, volume, place)
+                self._look_after(pod, volume, place)
                 return mounted
         except VolumeError as error:
             raise self._back_offs.failed(key, error) from error
@@ -187,7 +190,7 @@ class CSIVolumes:
             if isinstance(error, ObjectError) and volume.persistent is None:
                 raise failure from error
             raise self._back_offs.failed(key, failure) from error
-        self._measure(pod, volume, place)
+        self._look_after(pod, volume, place)
         try:
             await self._bring_up_to_date(pod, volume, place)
         except (RpcError, ObjectError) as error:
@@ -205,6 +208,7 @@ class CSIVolumes:
         """
         key = pod_uid, place.name
         self._parts.usages.unpublished(pod_uid, str(place.target))
+        self._expansions.unpublished(pod_uid, str(place.target))
         try:
             found = await threads.run_sync(place.key)
             if found is None:
@@ -235,6 +239,7 @@ class CSIVolumes:
         """A pod has no volumes any more, not even such as were to be published."""
         self._back_offs.forget(pod_uid)
         self._parts.usages.unpublished(pod_uid)
+        self._expansions.unpublished(pod_uid)
         for key in [key for key in self._states if key[0] == pod_uid]:
             del self._states[key]
         self._staged.release(pod_uid)
@@ -285,20 +290,34 @@ class CSIVolumes:
         await threads.run_sync(partial(place.begin, record))
         may_give = self._parts.privileged and not (publication.read_only or volume.is_block)
         owned_here = may_give and is_owned_by_node(volume, spec, capabilities)
+        used = self._in_use(pod, volume, place)
+        expansion = None if used is None else await self._expansions.wanted(used)
 
         async def publish() -> None:
             await driver.publish(publication)
             if owned_here:
                 await self._ownership.give(pod, place.target, volume.spec_name)
             await threads.run_sync(place.finish)
+            if used is not None and expansion is not None:
+                await self._expansions.expand_new(used, expansion)
 
         async with self._staged.one_call(key):
             await self._call((uid, place.name), VolumeEvent.PUBLISH, publish, threads)
         if volume.persistent is not None:
             self._staged.hold(uid, key)
 
-    def _measure(self, pod: Pod, volume: ResolvedVolume, place: Published) -> None:
-        """Have the driver asked for the space of a volume that is published."""
+    def _in_use(self, pod: Pod, volume: ResolvedVolume, place: Published) -> VolumeInUse | None:
+        """Return what is to be known of a volume that may grow; None if it is the pod's own."""
+        if volume.persistent is None:
+            return None
+        path, staging_path = str(place.target), str(self._stage_path(volume))
+        return VolumeInUse(pod=pod, volume=volume, path=path, staging_path=staging_path)
+
+    def _look_after(self, pod: Pod, volume: ResolvedVolume, place: Published) -> None:
+        """Have the driver asked for the space of a volume that is published, and for more."""
+        used = self._in_use(pod, volume, place)
+        if used is not None:
+            self._expansions.published(used)
         key = volume_key(volume, pod.metadata.uid)
         measured = VolumeOfPod(
             driver=key.driver,
@@ -307,7 +326,7 @@ class CSIVolumes:
             pod_uid=pod.metadata.uid,
             namespace=pod.metadata.namespace,
             name=volume.name,
-            staging_path="" if volume.persistent is None else str(self._stage_path(volume)),
+            staging_path="" if used is None else used.staging_path,
             claim=claim_name(pod, volume.volume),
         )
         self._parts.usages.published(measured)

@@ -47,15 +47,18 @@ AFFINITY_OF_DEVICE = "MapVolume.NodeAffinity check"
 class VolumeError(Exception):
     """A volume cannot be prepared or removed; `str` of it is the message of the event.
 
-    `volume` is its name in events (`ResolvedVolume.spec_name`), `step` what was being done.
+    `volume` is its name in events (`ResolvedVolume.spec_name`), `step` what was being done;
+    `detail` says more of that.
     """
 
-    def __init__(self, volume: str, why: str, step: str = "MountVolume.SetUp") -> None:
+    def __init__(
+        self, volume: str, why: str, step: str = "MountVolume.SetUp", detail: str = ""
+    ) -> None:
         self.volume = volume
         self.why = why
         is_mapped = step.startswith("MapVolume") and step != AFFINITY_OF_DEVICE
         self.reason = "FailedMapVolume" if is_mapped else "FailedMount"
-        super().__init__(f'{step} failed for volume "{volume}" : {why}')
+        super().__init__(f'{step} failed{detail} for volume "{volume}" : {why}')
 
 
 class VolumeBackOff(Exception):  # noqa: N818 - the state that the volume is in

@@ -29,6 +29,7 @@ from trio_kubelet.tasks.fair_limiter import ALL_PODS, FairLimiter, Share
 from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.telemetry.journal import Walk
 from trio_kubelet.volumes.back_offs import RETRY
+from trio_kubelet.volumes.csi_expansion import VolumeExpansions
 from trio_kubelet.volumes.csi_records import (
     DoubtMarks,
     StagePlace,
@@ -157,6 +158,7 @@ class StagedVolumes:
     _folders: PodFolders
     _objects: References | NoReferences
     requests: CSIRequests = field(init=False)
+    expansions: VolumeExpansions = field(init=False)
     on_ready: Callbacks[[str]] = field(init=False, factory=Callbacks)
     on_use: Callbacks[[]] = field(init=False, factory=Callbacks)
     _volumes: dict[VolumeKey, _Volume] = field(init=False, factory=dict)
@@ -166,6 +168,7 @@ class StagedVolumes:
 
     def __attrs_post_init__(self) -> None:
         self.requests = CSIRequests(self.parts, self._objects)
+        self.expansions = VolumeExpansions(self.parts, self.requests, self._objects, self.one_call)
         self._threads = FairLimiter(MAX_THREADS, MAX_THREADS).share(ALL_PODS)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -178,7 +181,10 @@ class StagedVolumes:
         self.parts.drivers.on_change.add(self._hurry)
         self._loaded.set()
         self.on_use.call()
-        await self._tasks.run(task_status=task_status)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.expansions.run)
+            await nursery.start(self._tasks.run)
+            task_status.started()
 
     def in_use(self) -> tuple[str, ...] | None:
         """Return the volumes that must not be detached, as the Node names them.

@@ -44,6 +44,7 @@ from trio_kubelet.plugins import Plugin
 from trio_kubelet.references import References
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.telemetry import EventRecorder, Journal
+from trio_kubelet.telemetry.events import RecordedEvent
 from trio_kubelet.volumes import CSIParts, PodFolders, StagedVolumes, csi_volume, local_volumes
 from trio_kubelet.volumes.volumes import Volumes
 
@@ -74,6 +75,9 @@ class Scene:
     server: ApiServer = field(factory=ApiServer)
     drivers: CSIDrivers = field(factory=CSIDrivers)
     node: Node | None = None
+    look_seconds: float = 60.0
+    events: list[RecordedEvent] = field(factory=list)
+    recorder: EventRecorder = field(init=False)
     usages: VolumeUsages = field(init=False)
     staged: StagedVolumes = field(init=False)
 
@@ -101,6 +105,8 @@ class Scene:
         self.nursery.start_soon(settings.run)
         references.register(self.pod)
         journal = Journal(TrioClock())
+        self.recorder = EventRecorder(journal, "node")
+        self.recorder.on_event.add(self.events.append)
         parts = CSIParts(
             drivers=self.drivers,
             usages=self.usages,
@@ -108,8 +114,10 @@ class Scene:
             node="node",
             node_object=lambda: self.node,
             journal=journal,
-            recorder=EventRecorder(journal, "node"),
+            recorder=self.recorder,
+            clock=TrioClock(),
             privileged=False,
+            look_seconds=self.look_seconds,
         )
         folders = PodFolders(self.root)
         volumes = local_volumes(
@@ -161,9 +169,9 @@ NOT_ATTACHED = CSIDriverSpec(attach_required=False, volume_lifecycle_modes=("Per
 ATTACHED = evolve(NOT_ATTACHED, attach_required=True)
 
 
-def claiming(uid: str = UID, *, as_device: bool = False) -> Pod:
+def claiming(uid: str = UID, *, as_device: bool = False, read_only: bool | None = None) -> Pod:
     """A pod that mounts the claim `data`."""
-    source = PersistentVolumeClaimVolumeSource(claim_name="data")
+    source = PersistentVolumeClaimVolumeSource(claim_name="data", read_only=read_only)
     mounts = () if as_device else (VolumeMount(name="v", mount_path="/v"),)
     devices = (VolumeDevice(name="v", device_path="/dev/v"),) if as_device else ()
     container = Container(name="c", image="i", volume_mounts=mounts, volume_devices=devices)
