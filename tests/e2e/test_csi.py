@@ -240,6 +240,8 @@ def test_a_device_of_a_driver_in_pods_over_a_kill_of_the_agent(
         handle = claim(namespace, "data", "Block")
         writes = until_term("c", "echo kept | dd of=/dev/v conv=fsync", **devices)
         pod = namespace.run("writes", writes, volumes=claiming("data"))
+        mapped = f'MapVolume.MapPodDevice succeeded for volume "{handle}" globalMapPath'
+        namespace.wait_event("writes", "SuccessfulMountVolume", mapped)
         local_cluster.kill_agent()
         local_cluster.start_agent()
         reads = until_term("c", "test $(head -c 4 /dev/v) = kept || exit 1", **devices)

@@ -111,6 +111,9 @@ def test_a_device_of_the_node_in_containers(namespace: Namespace, tmp_path: Path
                 volumes=claiming("files"),
             )
             ended = container(namespace.wait(name, is_over), "c")["state"]["terminated"]
+            mapped = f'MapVolume.MapPodDevice succeeded for volume "{namespace.name}-files"'
+            for place in ("globalMapPath", "volumeMapPath"):
+                namespace.wait_event(name, "SuccessfulMountVolume", f"{mapped} {place}")
             remove(namespace, name)
         assert ended["message"] == "kept"
         assert image.read_bytes().startswith(b"kept")

@@ -83,7 +83,7 @@ def local_volumes(
             for field, kind in KINDS.items()
         },
     }
-    devices: Mapping[str, VolumePlugin] = {"local": LocalDevice(folders, threads)}
+    devices: Mapping[str, VolumePlugin] = {"local": LocalDevice(folders, threads, node.recorder)}
     return Volumes(folders, VolumeResolver(objects, node.object), plugins, threads, devices)
 
 

@@ -29,8 +29,8 @@ from trio_kubelet.tasks.concurrency import BackgroundTasks
 from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.telemetry import EventType
 from trio_kubelet.volumes.back_offs import RETRY
-from trio_kubelet.volumes.csi_records import VolumeKey
-from trio_kubelet.volumes.csi_requests import CSIParts, CSIRequests, NoDriverError, volume_key
+from trio_kubelet.volumes.csi_records import StagePlace
+from trio_kubelet.volumes.csi_requests import CSIParts, CSIRequests, NoDriverError
 from trio_kubelet.volumes.plugin import VolumeError
 from trio_kubelet.volumes.resolved import ResolvedVolume, claim_name
 
@@ -64,7 +64,7 @@ _UNCERTAIN_CODES = frozenset(
 )
 """Answers that leave open what the driver has done or goes on doing: the status stays."""
 
-Calls = Callable[[VolumeKey], AbstractAsyncContextManager[None]]
+Calls = Callable[[StagePlace], AbstractAsyncContextManager[None]]
 """Gives a volume to one caller at a time."""
 
 
@@ -76,18 +76,13 @@ class ExpansionRefusedError(Exception):
 class VolumeInUse:
     """A persistent volume as it is published for a pod, for the driver to find it.
 
-    `path` is the target, `staging_path` is empty if it was not staged.
+    `path` is the target, `place` where it is staged.
     """
 
     pod: Pod
     volume: ResolvedVolume
     path: str
-    staging_path: str
-
-    @property
-    def key(self) -> VolumeKey:
-        """The volume as its driver knows it."""
-        return volume_key(self.volume, "")
+    place: StagePlace
 
 
 @frozen(kw_only=True, eq=False)
@@ -188,7 +183,7 @@ class VolumeExpansions:
     _requests: CSIRequests
     _objects: References | NoReferences
     _calls: Calls
-    _followed: dict[VolumeKey, _Followed] = field(init=False, factory=dict)
+    _followed: dict[StagePlace, _Followed] = field(init=False, factory=dict)
     _tasks: BackgroundTasks = field(init=False, factory=BackgroundTasks)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -198,20 +193,20 @@ class VolumeExpansions:
 
     def published(self, used: VolumeInUse) -> None:
         """Look after a volume from now on; one that is known already is fine."""
-        followed = self._followed.get(used.key)
+        followed = self._followed.get(used.place)
         if followed is None:
-            followed = self._followed[used.key] = _Followed()
-            self._tasks.start(partial(self._follow, used.key, followed))
+            followed = self._followed[used.place] = _Followed()
+            self._tasks.start(partial(self._follow, used.place, followed))
         followed.users[used.pod.metadata.uid] = used
 
     def unpublished(self, pod_uid: str, path: str = "") -> None:
         """Forget a volume of a pod, or all; unknown ones are fine."""
-        for key, followed in tuple(self._followed.items()):
+        for place, followed in tuple(self._followed.items()):
             used = followed.users.get(pod_uid)
             if used is not None and path in ("", used.path):
                 del followed.users[pod_uid]
                 if not followed.users:
-                    del self._followed[key]
+                    del self._followed[place]
                     followed.changed.set()
 
     async def wanted(self, used: VolumeInUse) -> WantedExpansion | None:
@@ -242,7 +237,7 @@ class VolumeExpansions:
             ) from error
         else:
             self.published(used)
-            self._followed[used.key].size = wanted.size
+            self._followed[used.place].size = wanted.size
 
     def _hurry(self) -> None:
         """Drivers have come or gone: what one has refused, another may do."""
@@ -251,7 +246,7 @@ class VolumeExpansions:
                 followed.refused = None
                 followed.changed.set()
 
-    async def _follow(self, key: VolumeKey, followed: _Followed) -> None:
+    async def _follow(self, place: StagePlace, followed: _Followed) -> None:
         """Look every so often whether a volume is to grow, until nobody uses it."""
         retries, wait_seconds = Retries(RETRY), self._parts.look_seconds
         while True:
@@ -262,17 +257,18 @@ class VolumeExpansions:
             followed.changed = trio.Event()
             wait_seconds = self._parts.look_seconds
             try:
-                await self._look(key, followed)
+                await self._look(place, followed)
             except (RpcError, ObjectError, NoDriverError) as error:
                 words = "volume expansion failed, will retry"
-                retries.warn(log, words, volume=key.unique_name, error=_words(error))
+                retries.warn(log, words, volume=place.key.unique_name, error=_words(error))
                 wait_seconds = retries.next_seconds()
             except Exception:
-                log.exception("volume could not be looked after", volume=key.unique_name)
+                name = place.key.unique_name
+                log.exception("volume could not be looked after", volume=name)
             else:
                 retries.reset()
 
-    async def _look(self, key: VolumeKey, followed: _Followed) -> None:
+    async def _look(self, place: StagePlace, followed: _Followed) -> None:
         """Have a volume in use grow, if its claim says so. Raises what `_follow` retries."""
         used = followed.writer
         if used is None:
@@ -282,7 +278,7 @@ class VolumeExpansions:
         wanted = await self._wanted_by(claim, used, followed.size)
         if wanted is None or wanted.size == followed.refused:
             return
-        async with self._calls(key):
+        async with self._calls(place):
             if used.pod.metadata.uid not in followed.users:
                 return
             try:
@@ -325,7 +321,7 @@ class VolumeExpansions:
 
         Raises RpcError, ExpansionRefusedError, ObjectError, NoDriverError.
         """
-        driver = await self._parts.driver(used.key.driver)
+        driver = await self._parts.driver(used.place.key.driver)
         capabilities = await driver.capabilities()
         claim = wanted.claim
         if EXPANDS not in capabilities:
@@ -338,7 +334,7 @@ class VolumeExpansions:
             capabilities,
             size_bytes=wanted.size.value,
             path=used.path,
-            staging_path=used.staging_path,
+            staging_path=str(used.place.path),
         )
         if not wanted.is_told:
             claim = await self._objects.report_claim(claim, began())

@@ -200,17 +200,17 @@ def recorded_stages(root: Path) -> Iterator[StagePlace]:
             yield stage_place(root, record.key, device)
 
 
-def recorded_users(folders: PodFolders) -> Iterator[tuple[str, VolumeKey]]:
-    """Return which pods have which persistent volumes in their folders. Raises OSError."""
+def recorded_users(folders: PodFolders) -> Iterator[tuple[str, StagePlace]]:
+    """Return which pods have persistent volumes that are staged where. Raises OSError."""
     for uid in folders.uids():
         for path in (folders.volumes(uid) / plugin_folder(PLUGIN)).glob(f"*/{RECORD}"):
             record = _readable_record(path.parent)
             if record is not None and record.lifecycle_mode == PERSISTENT:
-                yield uid, record.key
+                yield uid, stage_place(folders.root, record.key)
         for name in device_names(folders, uid):
             record = _readable_record(DeviceFolders(folders.root, name).data)
             if record is not None:
-                yield uid, record.key
+                yield uid, stage_place(folders.root, record.key, name)
 
 
 def device_names(folders: PodFolders, uid: str) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ from trio_kubelet.volumes.csi_requests import (
     is_owned_by_node,
     volume_key,
 )
-from trio_kubelet.volumes.devices import bind_device, link_device, unbind_device
+from trio_kubelet.volumes.devices import bind_device, link_device, tell_mapped, unbind_device
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders, plugin_folder
 from trio_kubelet.volumes.ownership import VolumeOwnership
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeBusy, VolumeError, VolumeThreads
@@ -223,8 +223,10 @@ class CSIVolumes:
             why = error.why if isinstance(error, VolumeError) else str(error)
             raise VolumeBusy(place.target.parent, why) from error
         call = partial(driver.unpublish, found.handle, str(place.target))
+        device = place.name if isinstance(place, PublishedDevice) else ""
+        staged = stage_place(self._folders.root, found, device)
         try:
-            async with self._staged.one_call(found):
+            async with self._staged.one_call(staged):
                 await self._call(key, VolumeEvent.UNPUBLISH, call, threads)
         except RpcError as error:
             raise VolumeBusy(place.target, rpc_words(error.code, error.message)) from error
@@ -301,17 +303,20 @@ class CSIVolumes:
             if used is not None and expansion is not None:
                 await self._expansions.expand_new(used, expansion)
 
-        async with self._staged.one_call(key):
+        staged = self._staged.place(volume)
+        async with self._staged.one_call(staged):
             await self._call((uid, place.name), VolumeEvent.PUBLISH, publish, threads)
         if volume.persistent is not None:
-            self._staged.hold(uid, key)
+            self._staged.hold(uid, staged)
+        if isinstance(place, PublishedDevice):
+            tell_mapped(self._parts.recorder, pod, place.name, place.devices.users, place.link)
 
     def _in_use(self, pod: Pod, volume: ResolvedVolume, place: Published) -> VolumeInUse | None:
         """Return what is to be known of a volume that may grow; None if it is the pod's own."""
         if volume.persistent is None:
             return None
-        path, staging_path = str(place.target), str(self._stage_path(volume))
-        return VolumeInUse(pod=pod, volume=volume, path=path, staging_path=staging_path)
+        staged = self._staged.place(volume)
+        return VolumeInUse(pod=pod, volume=volume, path=str(place.target), place=staged)
 
     def _look_after(self, pod: Pod, volume: ResolvedVolume, place: Published) -> None:
         """Have the driver asked for the space of a volume that is published, and for more."""
@@ -326,30 +331,26 @@ class CSIVolumes:
             pod_uid=pod.metadata.uid,
             namespace=pod.metadata.namespace,
             name=volume.name,
-            staging_path="" if used is None else used.staging_path,
+            staging_path="" if used is None else str(used.place.path),
             claim=claim_name(pod, volume.volume),
         )
         self._parts.usages.published(measured)
 
-    def _stage_path(self, volume: ResolvedVolume) -> Path:
-        device = volume.spec_name if volume.is_block else ""
-        return stage_place(self._folders.root, volume_key(volume, ""), device).path
-
     async def _bring_up_to_date(self, pod: Pod, volume: ResolvedVolume, place: Published) -> None:
         """Publish once more where the driver wants that. Raises RpcError, ObjectError."""
-        key = volume_key(volume, pod.metadata.uid)
+        staged = self._staged.place(volume)
         if volume.persistent is not None:
-            self._staged.hold(pod.metadata.uid, key)
-        driver = self._parts.drivers.get(key.driver)
+            self._staged.hold(pod.metadata.uid, staged)
+        driver = self._parts.drivers.get(staged.key.driver)
         try:
-            spec = await self._parts.settings.get(key.driver)
+            spec = await self._parts.settings.get(staged.key.driver)
         except UnknownSettingsError:
             return
         if not spec.requires_republish or driver is None:
             return
         capabilities = await driver.capabilities()
         publication = await self._publication(pod, volume, spec, capabilities, place.target)
-        async with self._staged.one_call(key):
+        async with self._staged.one_call(staged):
             self._step((pod.metadata.uid, place.name), VolumeEvent.REPUBLISH)
             await driver.publish(publication)
 
@@ -367,7 +368,7 @@ class CSIVolumes:
             return told
         return evolve(
             told,
-            staging_path=str(self._stage_path(volume)) if STAGES in capabilities else "",
+            staging_path=str(self._staged.place(volume).path) if STAGES in capabilities else "",
             publish_context=await self._staged.publish_context(volume),
         )
 

@@ -17,6 +17,7 @@ from attrs import frozen
 from trio_kubelet.k8s import LocalVolumeSource, Pod
 from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.tasks.fair_limiter import Share
+from trio_kubelet.telemetry import EventRecorder, EventType
 from trio_kubelet.volumes.folders import PodFolders, make_folders
 from trio_kubelet.volumes.mount import MS_BIND, mount, unmount
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeBusy, VolumeError, VolumeThreads
@@ -34,30 +35,44 @@ class LocalDevice:
 
     _folders: PodFolders
     _threads: VolumeThreads
+    _recorder: EventRecorder | None = None
 
     async def set_up(self, pod: Pod, volume: ResolvedVolume) -> MountedVolume:
         """Map the device; raises VolumeError. What was begun is finished."""
         device = Path(volume.source_as(LocalVolumeSource).path)
         link = self._folders.device(pod.metadata.uid, self.name, volume.spec_name)
-        bound = self._folders.device_users(self.name, volume.spec_name) / pod.metadata.uid
+        users = self._folders.device_users(self.name, volume.spec_name)
         share = self._threads.host_paths.share_of(pod.metadata)
         try:
             problem = await share.run_sync(partial(_problem, device), abandon_on_cancel=True)
             if problem:
                 raise VolumeError(volume.spec_name, problem, _SET_UP)
-            await share.run_sync(partial(map_device, device, link, bound))
+            mapping = partial(map_device, device, link, users / pod.metadata.uid)
+            is_new = await share.run_sync(mapping)
         except (OSError, ValueError) as error:
             raise VolumeError(volume.spec_name, str(error), _SET_UP) from error
+        if is_new and self._recorder is not None:
+            tell_mapped(self._recorder, pod, volume.spec_name, users, link)
         return MountedVolume(name=volume.name, device=str(link), read_only=volume.read_only)
 
     async def tear_down(self, pod_uid: str, folder: Path, threads: Share) -> None:
         """Do nothing: the devices of all plugins are unmapped alike."""
 
 
-def map_device(device: Path, link: Path, bound: Path) -> None:
-    """Make the link to a device and bind it. Blocks; raises OSError."""
+def tell_mapped(recorder: EventRecorder, pod: Pod, name: str, users: Path, link: Path) -> None:
+    """Record the events of a volume that a pod has as a device, in the Go kubelet's words.
+
+    `users` is the folder in which it is bound for the pod, `link` the pod's link to it.
+    """
+    for place in (f'globalMapPath "{users}"', f'volumeMapPath "{link.parent}"'):
+        message = f'MapVolume.MapPodDevice succeeded for volume "{name}" {place}'
+        recorder.pod(pod, EventType.NORMAL, "SuccessfulMountVolume", message)
+
+
+def map_device(device: Path, link: Path, bound: Path) -> bool:
+    """Make the link to a device and bind it; False if it is bound. Blocks; raises OSError."""
     link_device(device, link)
-    bind_device(device, bound)
+    return bind_device(device, bound)
 
 
 def link_device(device: Path, link: Path) -> None:
@@ -68,14 +83,15 @@ def link_device(device: Path, link: Path) -> None:
         link.symlink_to(device)
 
 
-def bind_device(device: Path, bound: Path) -> None:
-    """Bind a device to a file of its own, unless it is. Blocks; raises OSError."""
+def bind_device(device: Path, bound: Path) -> bool:
+    """Bind a device to a file of its own; False if it is bound. Blocks; raises OSError."""
     make_folders(bound.parent)
     real = bound.resolve()
     if any(each.path == real for each in mount_points(real)):
-        return
+        return False
     bound.touch(_FILE_MODE)
     mount(str(device), bound, flags=MS_BIND)
+    return True
 
 
 def unmap_devices(folders: PodFolders, uid: str) -> None:

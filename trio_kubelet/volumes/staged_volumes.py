@@ -8,6 +8,9 @@ wait for the end: a volume goes on being in use, for the controller, too, until 
 Record and mark (`csi_records.py`) are on the disk before the driver is asked. An agent that is
 started anew finds there which volumes are staged, which may be, and which pods use them. What no
 pod uses is unstaged then. As long as the file system is mounted anywhere else, it is not.
+
+A volume that some pods have as a folder and others as a device is staged for each in a place of its
+own, by a task of its own; for the controller it is one.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -33,7 +36,6 @@ from trio_kubelet.volumes.csi_expansion import VolumeExpansions
 from trio_kubelet.volumes.csi_records import (
     DoubtMarks,
     StagePlace,
-    VolumeKey,
     is_mounted,
     mounts_of_staged,
     recorded_stages,
@@ -161,7 +163,7 @@ class StagedVolumes:
     expansions: VolumeExpansions = field(init=False)
     on_ready: Callbacks[[str]] = field(init=False, factory=Callbacks)
     on_use: Callbacks[[]] = field(init=False, factory=Callbacks)
-    _volumes: dict[VolumeKey, _Volume] = field(init=False, factory=dict)
+    _volumes: dict[StagePlace, _Volume] = field(init=False, factory=dict)
     _tasks: BackgroundTasks = field(init=False, factory=BackgroundTasks)
     _loaded: trio.Event = field(init=False, factory=trio.Event)
     _threads: Share = field(init=False)
@@ -176,8 +178,8 @@ class StagedVolumes:
         stages, users = await self._threads.run_sync(self._left)
         for place, state in stages.items():
             self._add(place, state)
-        for uid, key in users:
-            self.hold(uid, key)
+        for uid, place in users:
+            self.hold(uid, place)
         self.parts.drivers.on_change.add(self._hurry)
         self._loaded.set()
         self.on_use.call()
@@ -194,7 +196,7 @@ class StagedVolumes:
         if not self._loaded.is_set():
             return None
         used = (each for each in self._volumes.values() if each.attachable is not False)
-        return tuple(sorted(each.place.key.unique_name for each in used))
+        return tuple(sorted({each.place.key.unique_name for each in used}))
 
     def node_changed(self) -> None:
         """Look at the Node object: volumes may have been attached."""
@@ -208,9 +210,7 @@ class StagedVolumes:
         or failed, the pod stays a user.
         """
         await self._loaded.wait()
-        key = volume_key(volume, "")
-        place = stage_place(self._folders.root, key, volume.spec_name if volume.is_block else "")
-        tended = self._use(place, pod.metadata.uid, _Need(pod, volume))
+        tended = self._use(self.place(volume), pod.metadata.uid, _Need(pod, volume))
         with trio.move_on_after(ATTACHED_SECONDS):
             while tended.walk.state is not StageState.STAGED:
                 failure = tended.failure
@@ -220,23 +220,27 @@ class StagedVolumes:
             return
         raise UnattachedVolumeError(volume.name, "context deadline exceeded")
 
-    def hold(self, pod_uid: str, key: VolumeKey) -> None:
-        """Count a pod as a user for which the volume is published."""
-        self._use(stage_place(self._folders.root, key), pod_uid, None)
+    def place(self, volume: ResolvedVolume) -> StagePlace:
+        """Return where a persistent volume is staged."""
+        device = volume.spec_name if volume.is_block else ""
+        return stage_place(self._folders.root, volume_key(volume, ""), device)
 
-    def release(self, pod_uid: str, key: VolumeKey | None = None) -> None:
-        """A pod does not use a volume any more, or none at all; unknown ones are fine."""
-        keys = self._volumes if key is None else {key} & self._volumes.keys()
-        for volume in [self._volumes[each] for each in keys]:
+    def hold(self, pod_uid: str, place: StagePlace) -> None:
+        """Count a pod as a user for which the volume is published."""
+        self._use(place, pod_uid, None)
+
+    def release(self, pod_uid: str) -> None:
+        """A pod does not use any volume any more; one that has used none is fine."""
+        for volume in self._volumes.values():
             if pod_uid in volume.users:
                 del volume.users[pod_uid]
                 volume.changed.set()
                 if not volume.users:
                     volume.hurry.set()
 
-    def one_call(self, key: VolumeKey) -> AbstractAsyncContextManager[None]:
+    def one_call(self, place: StagePlace) -> AbstractAsyncContextManager[None]:
         """Have a volume to oneself: one call about it at a time."""
-        volume = self._volumes.get(key)
+        volume = self._volumes.get(place)
         return nullcontext() if volume is None else volume.calls
 
     async def publish_context(self, volume: ResolvedVolume) -> Mapping[str, str]:
@@ -244,7 +248,7 @@ class StagedVolumes:
 
         The volume has users. Raises ObjectError, VolumeError.
         """
-        tended = self._volumes[volume_key(volume, "")]
+        tended = self._volumes[self.place(volume)]
         if tended.publish_context is None:
             attachable = await self._is_attachable(tended, volume)
             key = tended.place.key
@@ -255,7 +259,7 @@ class StagedVolumes:
     def _marks(self) -> DoubtMarks:
         return DoubtMarks(self._folders.root / "csi_calls" / "staged")
 
-    def _left(self) -> tuple[dict[StagePlace, StageState], tuple[tuple[str, VolumeKey], ...]]:
+    def _left(self) -> tuple[dict[StagePlace, StageState], tuple[tuple[str, StagePlace], ...]]:
         """Read off the disk which volumes there are, and who uses which. Blocks; raises OSError."""
         stages = {}
         for place in recorded_stages(self._folders.root):
@@ -267,7 +271,7 @@ class StagedVolumes:
 
     def _use(self, place: StagePlace, pod_uid: str, need: _Need | None) -> _Volume:
         """Count a pod as a user; what it has already may be staged, though there is no record."""
-        volume = self._volumes.get(place.key)
+        volume = self._volumes.get(place)
         if volume is None:
             volume = self._add(place, StageState.UNSTAGED if need else StageState.UNCERTAIN)
         if not volume.users:
@@ -279,7 +283,7 @@ class StagedVolumes:
 
     def _add(self, place: StagePlace, state: StageState) -> _Volume:
         walk = Walk(STAGE, state, self.parts.journal, place.key.unique_name)
-        volume = self._volumes[place.key] = _Volume(place, walk)
+        volume = self._volumes[place] = _Volume(place, walk)
         self._tasks.start(partial(self._tend, volume))
         self.on_use.call()
         return volume
@@ -321,7 +325,7 @@ class StagedVolumes:
             with trio.move_on_after(wait_seconds):
                 await volume.hurry.wait()
             volume.failure = None
-        del self._volumes[volume.place.key]
+        del self._volumes[volume.place]
         self.on_use.call()
 
     async def _next_step(self, volume: _Volume) -> StageEvent | None:

@@ -165,13 +165,35 @@ def calls(driver: LabDriver, method: str, step: str = "done") -> list[dict[str, 
     return [line for line in lines if line["method"] == method and line.get("step") == step]
 
 
+def order(driver: LabDriver) -> list[str]:
+    """The calls that were done, in their order."""
+    return [
+        line["method"].removeprefix("Node").removesuffix("Volume")
+        for line in driver.log.read()
+        if line.get("step") == "done"
+    ]
+
+
+async def an_agent(scene: Scene) -> Volumes:
+    """The volumes of an agent that was just started."""
+    volumes = scene.agent()
+    await scene.nursery.start(scene.staged.run)
+    return volumes
+
+
 NOT_ATTACHED = CSIDriverSpec(attach_required=False, volume_lifecycle_modes=("Persistent",))
 ATTACHED = evolve(NOT_ATTACHED, attach_required=True)
 
 
-def claiming(uid: str = UID, *, as_device: bool = False, read_only: bool | None = None) -> Pod:
-    """A pod that mounts the claim `data`."""
-    source = PersistentVolumeClaimVolumeSource(claim_name="data", read_only=read_only)
+def claiming(
+    uid: str = UID,
+    claim: str = "data",
+    *,
+    as_device: bool = False,
+    read_only: bool | None = None,
+) -> Pod:
+    """A pod that mounts a claim."""
+    source = PersistentVolumeClaimVolumeSource(claim_name=claim, read_only=read_only)
     mounts = () if as_device else (VolumeMount(name="v", mount_path="/v"),)
     devices = (VolumeDevice(name="v", device_path="/dev/v"),) if as_device else ()
     container = Container(name="c", image="i", volume_mounts=mounts, volume_devices=devices)
@@ -189,14 +211,16 @@ def describe(
     scene: Scene,
     settings: CSIDriverSpec | None = NOT_ATTACHED,
     volume: Mapping[str, Any] | None = None,
+    claim_name: str = "data",
+    volume_name: str = "pv",
     **source: Any,
 ) -> None:
-    """Have a claim `data` in the cluster that is bound to the driver's volume `h-1`."""
+    """Have a claim in the cluster that is bound to the driver's volume `h-1`."""
     if settings is not None:
         scene.describe(settings)
     claim = PersistentVolumeClaim(
-        metadata=ObjectMeta(name="data", namespace="default"),
-        spec=PersistentVolumeClaimSpec(volume_name="pv"),
+        metadata=ObjectMeta(name=claim_name, namespace="default"),
+        spec=PersistentVolumeClaimSpec(volume_name=volume_name),
         status=PersistentVolumeClaimStatus(phase="Bound"),
     )
     uid = scene.server.create(PERSISTENT_VOLUME_CLAIMS, claim).metadata.uid
@@ -205,5 +229,5 @@ def describe(
         claim_ref=ObjectReference(uid=uid),
         **{"access_modes": ("ReadWriteOnce",), **(volume or {})},
     )
-    persistent = PersistentVolume(metadata=ObjectMeta(name="pv"), spec=spec)
+    persistent = PersistentVolume(metadata=ObjectMeta(name=volume_name), spec=spec)
     scene.server.create(PERSISTENT_VOLUMES, persistent)

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from lab.csi_driver import EXPANDS, NAME, STAGES, LabDriver
 from tests.turns import making_test_data
-from tests.unit.volumes.csi_scene import Scene, calls, claiming, describe
+from tests.unit.volumes.csi_scene import Scene, an_agent, calls, claiming, describe
 from trio_kubelet.k8s import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -29,7 +29,6 @@ from trio_kubelet.volumes import csi_volume
 from trio_kubelet.volumes.csi_expansion import awaits_node, failed, finished
 from trio_kubelet.volumes.csi_records import VolumeKey, stage_place
 from trio_kubelet.volumes.plugin import VolumesNotReady
-from trio_kubelet.volumes.volumes import Volumes
 
 GIB = 1 << 30
 ABILITIES = (STAGES, EXPANDS)
@@ -49,13 +48,6 @@ async def scene(
             scene = Scene(tmp_path_factory.mktemp("v"), nursery, look_seconds=LOOK_SECONDS)
         yield scene
         nursery.cancel_scope.cancel()
-
-
-async def an_agent(scene: Scene) -> Volumes:
-    """The volumes of an agent that was just started."""
-    volumes = scene.agent()
-    await scene.nursery.start(scene.staged.run)
-    return volumes
 
 
 def has_size(scene: Scene, size: str, stage: str | None = None) -> None:

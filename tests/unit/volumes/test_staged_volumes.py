@@ -1,7 +1,5 @@
 """Persistent volumes of CSI drivers: staged once for all pods, undone once after the last one."""
 
-import errno
-import json
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,7 +9,7 @@ import trio
 import trio.testing
 from attrs import evolve
 
-from lab.csi_driver import NAME, STAGES, LabDriver
+from lab.csi_driver import NAME, STAGES
 from state_machines.backoff import BackoffPolicy
 from state_machines.volume import STAGE, StageEvent, StageState
 from tests.unit.volumes.csi_scene import (
@@ -19,9 +17,11 @@ from tests.unit.volumes.csi_scene import (
     NOT_ATTACHED,
     UID,
     Scene,
+    an_agent,
     calls,
     claiming,
     describe,
+    order,
 )
 from trio_kubelet.k8s import (
     VOLUME_ATTACHMENTS,
@@ -37,7 +37,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.k8s.kinds import SECRETS
 from trio_kubelet.rpc import open_rpc_loop
 from trio_kubelet.rpc.stubs.csi import v1 as csi
-from trio_kubelet.volumes import csi_requests, csi_volume, devices, staged_volumes
+from trio_kubelet.volumes import csi_requests, csi_volume, staged_volumes
 from trio_kubelet.volumes.csi_records import (
     StagePlace,
     VolumeKey,
@@ -46,7 +46,6 @@ from trio_kubelet.volumes.csi_records import (
 )
 from trio_kubelet.volumes.plugin import VolumeBusy, VolumesNotReady
 from trio_kubelet.volumes.staged_volumes import next_step
-from trio_kubelet.volumes.volumes import Volumes
 
 KEY = VolumeKey(NAME, "h-1")
 
@@ -68,28 +67,12 @@ def retry(seconds: float) -> BackoffPolicy:
     return BackoffPolicy(initial_seconds=seconds, cap_seconds=seconds)
 
 
-async def an_agent(scene: Scene) -> Volumes:
-    """The volumes of an agent that was just started."""
-    volumes = scene.agent()
-    await scene.nursery.start(scene.staged.run)
-    return volumes
-
-
 async def until_unused(scene: Scene) -> None:
     """Wait until the node has no volume of a driver any more."""
     folder, marks = stage_place(scene.root, KEY).folder, scene.root / "csi_calls/staged"
     with trio.fail_after(20):
         while scene.staged.in_use() or folder.exists() or any(marks.glob("*")):
             await trio.testing.wait_all_tasks_blocked(0.01)
-
-
-def order(driver: LabDriver) -> list[str]:
-    """The calls that were done, in their order."""
-    return [
-        line["method"].removeprefix("Node").removesuffix("Volume")
-        for line in driver.log.read()
-        if line.get("step") == "done"
-    ]
 
 
 def target(scene: Scene, uid: str) -> str:
@@ -361,61 +344,6 @@ async def test_an_attachment_that_is_not_there_or_goes_is_named(scene: Scene) ->
         words = "volume h-1 has GET error for volume attachment csi-"
         with pytest.raises(VolumesNotReady, match=words):
             await volumes.prepare(claiming())
-
-
-@pytest.fixture
-def no_bind_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices are not bound, which needs root."""
-
-    def unmount(path: Path) -> None:
-        raise OSError(errno.EINVAL, "not mounted", str(path))
-
-    monkeypatch.setattr(devices, "mount", lambda *_, **__: None)
-    monkeypatch.setattr(devices, "unmount", unmount)
-
-
-@pytest.mark.usefixtures("no_bind_mounts")
-async def test_a_device_has_the_paths_of_the_go_kubelet_and_leaves_none(scene: Scene) -> None:
-    describe(scene, volume={"volume_mode": "Block"})
-    plugin = scene.root / "plugins/kubernetes.io/csi/volumeDevices"
-    async with scene.driver(capabilities=(STAGES,)) as driver:
-        volumes = await an_agent(scene)
-        for uid in ("a", "b"):
-            mounted = (await volumes.prepare(claiming(uid, as_device=True)))["v"]
-            link = scene.root / "pods" / uid / "volumeDevices/kubernetes.io~csi/pv"
-            assert (mounted.host_path, mounted.device) == ("", str(link))
-            assert link.readlink() == plugin / "publish/pv" / uid
-            assert (plugin / "pv/dev" / uid).exists()
-        (stage,) = calls(driver, "NodeStageVolume")
-        assert stage["target"] == str(plugin / "staging/pv")
-        record = json.loads((plugin / "pv/data/vol_data.json").read_text())
-        assert record["specVolID"] == "pv"
-        assert record["volumeHandle"] == "h-1"
-        # Another agent finds the users by their links.
-        volumes = await an_agent(scene)
-        await volumes.tear_down("a")
-        assert len(calls(driver, "NodeUnpublishVolume")) == 1
-        await volumes.tear_down("b")
-        with trio.fail_after(20):
-            while any(path.is_file() for path in plugin.rglob("*")):
-                await trio.testing.wait_all_tasks_blocked(0.01)
-        assert order(driver)[-3:] == ["Unpublish", "Unpublish", "Unstage"]
-
-
-@pytest.mark.usefixtures("no_bind_mounts")
-async def test_a_device_that_was_not_published_for_certain_is_asked_for_again_and_undone(
-    scene: Scene,
-) -> None:
-    describe(scene, volume={"volume_mode": "Block"})
-    async with scene.driver(capabilities=(STAGES,)) as driver:
-        volumes = await an_agent(scene)
-        driver.set_faults(NodePublishVolume={"fail": "INTERNAL: no"})
-        words = 'MapVolume.MapPodDevice failed for volume "pv" : rpc error: code = Internal'
-        with pytest.raises(VolumesNotReady, match=words):
-            await volumes.prepare(claiming(as_device=True))
-        await (await an_agent(scene)).tear_down(UID)
-        assert len(calls(driver, "NodeUnpublishVolume")) == 1
-        assert not (scene.root / "pods" / UID / "volumeDevices").exists()
 
 
 @pytest.mark.parametrize("state", StageState)
