@@ -6,7 +6,7 @@ has to be done: `do`.
 
 import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -98,10 +98,14 @@ async def _answer_requests(stream: trio.SocketStream, server: ApiServer) -> None
         answer = await transport.handle_async_request(asked)
         head = h11.Response(status_code=answer.status_code, headers=answer.headers.raw)
         await stream.send_all(connection.send(head) or b"")
+        assert isinstance(answer.stream, httpx.AsyncByteStream)
+        chunks = aiter(answer.stream)  # httpx's own generators around it would never be closed
         try:
-            async for chunk in answer.aiter_bytes():
+            async for chunk in chunks:
                 await stream.send_all(connection.send(h11.Data(chunk)) or b"")
         finally:
+            if isinstance(chunks, AsyncGenerator):
+                await chunks.aclose()
             await answer.aclose()
         await stream.send_all(connection.send(h11.EndOfMessage()) or b"")
         connection.start_next_cycle()

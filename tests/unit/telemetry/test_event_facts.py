@@ -92,8 +92,8 @@ REASONS: Mapping[str, Said | Left] = {
     "FailedPrepareDynamicResources": Said("sync/admission/node_features.py"),
     "FailedSync": Said("sync/pod_task.py"),
     "FailedValidation": Said("sources/merge.py"),
-    "FileSystemResizeFailed": VOLUMES,
-    "FileSystemResizeSuccessful": VOLUMES,
+    "FileSystemResizeFailed": Said("volumes/csi_expansion.py"),
+    "FileSystemResizeSuccessful": Said("volumes/csi_expansion.py"),
     "FreeDiskSpaceFailed": Said(IMAGE_COLLECTOR),
     "ImageGCFailed": Said(IMAGE_COLLECTOR),
     "InspectFailed": Said(IMAGES),
@@ -124,10 +124,10 @@ REASONS: Mapping[str, Said | Left] = {
     "Started": Said(STARTER),
     "Starting": Said("agent/start.py"),
     "SuccessfulAttachVolume": VOLUMES,
-    "SuccessfulMountVolume": VOLUMES,
+    "SuccessfulMountVolume": Said("volumes/devices.py"),
     "Unhealthy": Said(PROBES),
     "VolumePermissionChangeInProgress": Said("volumes/ownership.py"),
-    "VolumeResizeFailed": VOLUMES,
+    "VolumeResizeFailed": Said("volumes/csi_expansion.py"),
     "VolumeResizeSuccessful": VOLUMES,
 }
 
@@ -179,7 +179,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ),
     ("event", "Failed", "Error: <the runtime's words"): Said(STARTER),
     ("event", "FailedMount", "MountVolume.SetUp failed"): Said(
-        f"{STORAGE} volumes/plugin.py", parts=("MountVolume.SetUp", ' failed for volume "')
+        f"{STORAGE} volumes/plugin.py", parts=("MountVolume.SetUp", " failed", ' for volume "')
     ),
     ("event", "Unhealthy", "Liveness probe failed"): Said(PROBES, parts=(" probe failed: ",)),
     ("event", "Unhealthy", "Readiness probe failed: Get"): Said(
