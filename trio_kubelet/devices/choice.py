@@ -12,7 +12,7 @@ from attrs import frozen
 from trio_kubelet.devices.checkpoint import NO_NUMA_NODE, DeviceRecord
 from trio_kubelet.devices.client import Device, Devices
 from trio_kubelet.k8s import Container, Pod
-from trio_kubelet.k8s.totals import is_sidecar
+from trio_kubelet.k8s.totals import passing_containers
 
 IsDevice = Callable[[str], bool]
 """True if devices of a plugin are counted under this name."""
@@ -48,7 +48,7 @@ def needed_devices(pod: Pod, is_device: IsDevice) -> Mapping[str, int]:
     """The number of devices of each resource that a pod needs."""
     needed: dict[str, int] = {}
     reusable: dict[str, int] = {}
-    passing = passing_containers(pod)
+    passing = passing_containers(pod.spec)
     for demand in pod_demands(pod, is_device):
         resource, left = demand.resource, reusable.get(demand.resource, 0)
         reused = min(demand.count, left)
@@ -65,7 +65,7 @@ def reusable_devices(
 
     `records` are those of the pod for the resource, by container.
     """
-    passing, free = passing_containers(pod), set[str]()
+    passing, free = passing_containers(pod.spec), set[str]()
     for each in pod.spec.admitted_containers:
         if each.name == container:
             break
@@ -75,11 +75,6 @@ def reusable_devices(
         elif record is not None:
             free -= record.ids
     return frozenset(free)
-
-
-def passing_containers(pod: Pod) -> frozenset[str]:
-    """The names of containers that end before the next one starts."""
-    return frozenset(each.name for each in pod.spec.init_containers if not is_sidecar(each))
 
 
 def chosen_devices(

@@ -4,7 +4,7 @@ What a plugin answers goes into configs of containers, messages and files. So it
 names and paths must be some, and a plugin that breaks a rule is told of as one that failed.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
 from attrs import field, frozen
 
@@ -51,6 +51,30 @@ class Device:
 Devices = Mapping[str, Device]
 """By their ids, in the plugin's order."""
 
+DevicesByNodes = Mapping[tuple[int, ...], Sequence[str]]
+"""Ids in their order, by the NUMA nodes that the devices are at."""
+
+
+@frozen
+class DeviceList:
+    """All devices of a plugin as it listed them, and the ids of the healthy ones.
+
+    There may be so many that a list is made in a thread, with all that others want to know of it.
+    """
+
+    devices: Devices = field(factory=dict)
+    healthy: frozenset[str] = frozenset()
+    by_nodes: DevicesByNodes = field(factory=dict)
+
+    @classmethod
+    def of(cls, devices: Devices) -> "DeviceList":
+        """Make the list of these devices."""
+        by_nodes: dict[tuple[int, ...], list[str]] = {}
+        for name in sorted(devices):
+            by_nodes.setdefault(devices[name].numa_nodes, []).append(name)
+        healthy = frozenset(name for name, each in devices.items() if each.is_healthy)
+        return cls(devices, healthy, by_nodes)
+
 
 @frozen
 class PluginOptions:
@@ -93,7 +117,7 @@ class DevicePluginClient:
             preferences=answer.get_preferred_allocation_available,
         )
 
-    async def follow(self, take: Callable[[Devices], Awaitable[None]]) -> None:
+    async def follow(self, take: Callable[[DeviceList], Awaitable[None]]) -> None:
         """Hand over the plugin's devices whenever it lists them, until it ends its list.
 
         Raises DevicePluginError.
@@ -169,7 +193,7 @@ class DevicePluginClient:
             raise _failed(error, words) from error
 
 
-def listed_devices(answer: wire.ListAndWatchResponse) -> Devices:
+def listed_devices(answer: wire.ListAndWatchResponse) -> DeviceList:
     """Return the devices of a list; may take long. Raises DevicePluginError."""
     if len(answer.devices) > MAX_DEVICES:
         count = len(answer.devices)
@@ -185,7 +209,7 @@ def listed_devices(answer: wire.ListAndWatchResponse) -> Devices:
         if is_present(each.topology):
             nodes = tuple(dict.fromkeys(n.id for n in each.topology.nodes[:MAX_NUMA_NODES]))
         devices[each.id] = Device(each.health == HEALTHY, nodes)
-    return devices
+    return DeviceList.of(devices)
 
 
 def allocation_of(responses: Collection[bytes]) -> ContainerAllocation:

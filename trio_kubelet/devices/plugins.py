@@ -25,6 +25,7 @@ from state_machines.device_plugin import (
     DevicePluginState,
 )
 from trio_kubelet.devices.client import (
+    DeviceList,
     DevicePluginClient,
     DevicePluginError,
     Devices,
@@ -91,7 +92,7 @@ class PluginResource:
 
     name: str
     walk: Walk[DevicePluginState, DevicePluginEvent, None]
-    devices: Devices = field(factory=dict)
+    listed: DeviceList = field(factory=DeviceList)
     endpoint: Endpoint | None = None
     registered_at: float = -math.inf
     away_since: float = 0.0
@@ -104,6 +105,11 @@ class PluginResource:
     def state(self) -> DevicePluginState:
         """The state in its machine."""
         return self.walk.state
+
+    @property
+    def devices(self) -> Devices:
+        """All devices, healthy or not; those of the last list, also of a plugin that is away."""
+        return self.listed.devices
 
     @property
     def is_awaited(self) -> bool:
@@ -242,10 +248,10 @@ class DevicePlugins:
     ) -> str:
         """Take the plugin's lists until they end; returns why they did."""
 
-        async def take(devices: Devices) -> None:
-            self._take(resource, endpoint, devices)
+        async def take(listed: DeviceList) -> None:
+            self._take(resource, endpoint, listed)
             retries.reset()
-            await trio.sleep(PACE_SECONDS + PACE_SECONDS_OF_DEVICE * len(devices))
+            await trio.sleep(PACE_SECONDS + PACE_SECONDS_OF_DEVICE * len(listed.devices))
 
         try:
             await endpoint.client.follow(take)
@@ -256,13 +262,12 @@ class DevicePlugins:
             return "its list could not be taken"
         return "it ended its list"
 
-    def _take(self, resource: PluginResource, endpoint: Endpoint, devices: Devices) -> None:
+    def _take(self, resource: PluginResource, endpoint: Endpoint, listed: DeviceList) -> None:
         if resource.endpoint is not endpoint:
             return
         is_news = resource.state is not DevicePluginState.SERVING
         resource.walk.step(DevicePluginEvent.LIST)
-        healthy = frozenset(i for i, d in devices.items() if d.is_healthy)
-        self._set(resource, devices, healthy, is_news=is_news)
+        self._set(resource, listed, listed.healthy, is_news=is_news)
 
     def _lose(self, resource: PluginResource, endpoint: Endpoint, problem: str) -> None:
         if resource.endpoint is not endpoint:
@@ -272,15 +277,20 @@ class DevicePlugins:
         if was_there:
             log.warning("device plugin lost", resource=resource.name, problem=problem)
             self._await(resource)
-            self._set(resource, resource.devices, frozenset(), is_news=True)
+            self._set(resource, resource.listed, frozenset(), is_news=True)
 
     def _set(
-        self, resource: PluginResource, devices: Devices, healthy: frozenset[str], *, is_news: bool
+        self,
+        resource: PluginResource,
+        listed: DeviceList,
+        healthy: frozenset[str],
+        *,
+        is_news: bool,
     ) -> None:
         """Take over a list; a plugin that repeats itself wakes nobody."""
-        is_same = devices.keys() == resource.devices.keys()
+        is_same = listed.devices.keys() == resource.devices.keys()
         changed = resource.healthy ^ healthy
-        resource.devices, resource.healthy = devices, healthy
+        resource.listed, resource.healthy = listed, healthy
         if is_news or changed:
             self._tell(self.on_devices.call, resource.name, changed)
         if changed or not is_same:
@@ -307,7 +317,7 @@ class DevicePlugins:
     def _give_up(self, resource: PluginResource) -> None:
         resource.walk.step(DevicePluginEvent.EXPIRE)
         log.warning("device plugin did not come back", resource=resource.name)
-        resource.devices = {}
+        resource.listed = DeviceList()
         self._tell(self.on_gone.call, resource.name)
         self._tell(self.on_devices.call, resource.name, frozenset())
         self._tell(self.on_change.call)

@@ -42,6 +42,11 @@ def is_sidecar(container: Container) -> bool:
     return container.restart_policy == ContainerRestartPolicy.ALWAYS
 
 
+def passing_containers(spec: "PodSpec") -> frozenset[str]:
+    """The names of containers that end before the next one starts."""
+    return frozenset(each.name for each in spec.init_containers if not is_sidecar(each))
+
+
 def _total(spec: "PodSpec", amounts_of: Callable[[Container], Amounts]) -> dict[str, Quantity]:
     beside: dict[str, Quantity] = {}
     peak: dict[str, Quantity] = {}

@@ -13,7 +13,7 @@ from attrs import define, field, frozen
 from trio_kubelet.config.cpu_policy import CpuPolicyOptions
 from trio_kubelet.config.topology_policy import MOST_NODES
 from trio_kubelet.k8s import Container, Pod, PodQOSClass, Quantity
-from trio_kubelet.k8s.totals import container_requests, is_sidecar
+from trio_kubelet.k8s.totals import container_requests, is_sidecar, passing_containers
 from trio_kubelet.resource_managers.cpu_assignment import (
     NOTHING,
     CpuChooser,
@@ -143,11 +143,19 @@ class CpuDraft:
     known: ContainerCpus = field(factory=dict)
     counts: Mapping[str, int] = field()
     given: dict[str, CpuSet] = field(init=False, factory=dict)
+    _passing: frozenset[str] = field(init=False)
     _reusable: CpuSet = field(init=False, default=NOTHING)
 
     @counts.default
     def _counts_of_pod(self) -> Mapping[str, int]:
         return exclusive_cpu_counts(self.pod)
+
+    @_passing.default
+    def _passing_of_pod(self) -> frozenset[str]:
+        return passing_containers(self.pod.spec)
+
+    def demands(self, container: Container) -> int:
+        return int(bool(self.counts.get(container.name, 0)))
 
     def hints(self, container: Container) -> Hints:
         known = self.known.get(container.name, NOTHING)
@@ -170,7 +178,7 @@ class CpuDraft:
             cpus = self._chosen(count, self._near(nodes))
         self.free -= cpus
         self.given[container.name] = cpus
-        if container in self.pod.spec.init_containers and not is_sidecar(container):
+        if container.name in self._passing:
             self._reusable |= cpus
         else:
             self._reusable -= cpus

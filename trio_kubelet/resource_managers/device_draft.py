@@ -6,24 +6,24 @@ the same nodes that the plugin prefers. Resources whose plugin does not serve ha
 knows their devices. A pod that waits for them is placed anew when they are known.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cached_property
-
-from attrs import field, frozen
+from heapq import merge
+from itertools import islice, repeat
 
 from state_machines.device_plugin import DevicePluginState
 from trio_kubelet.devices import DeviceManager
 from trio_kubelet.devices.choice import (
     Demand,
-    chosen_devices,
     container_demands,
     needed_devices,
-    passing_containers,
     pod_demands,
 )
-from trio_kubelet.devices.client import Devices
+from trio_kubelet.devices.client import DevicesByNodes
 from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.k8s.totals import passing_containers
 from trio_kubelet.resource_managers.hints import (
     Hints,
     NodeMask,
@@ -35,32 +35,35 @@ from trio_kubelet.resource_managers.hints import (
 )
 
 
-@frozen(slots=False)
 class DevicePool:
     """The devices of a resource for one pod.
 
-    `free` are those that nobody has, `reusable` those of init containers that end before others of
-    the pod start. `nodes` are the machine's; what a plugin says of others does not count.
+    `listed` are all of them, `free` those that nobody has, `reusable` those of init containers that
+    end before others of the pod start. `nodes` are the machine's; what a plugin says of others does
+    not count.
+
+    The containers of a pod may ask for thousands of devices, one by one. So all devices are looked
+    at when the pool is made, and kept by the sets of nodes at which they are, ordered by their ids.
     """
 
-    devices: Devices
-    nodes: tuple[int, ...]
-    free: set[str]
-    reusable: set[str] = field(factory=set)
-
-    @cached_property
-    def where(self) -> Mapping[str, NodeMask]:
-        """The nodes of each device that is at some."""
-        told = {each.numa_nodes for each in self.devices.values() if each.numa_nodes}
-        masks = {nodes: mask_of(set(nodes) & set(self.nodes)) for nodes in told}
-        return {
-            name: masks[each.numa_nodes] for name, each in self.devices.items() if each.numa_nodes
+    def __init__(
+        self,
+        listed: DevicesByNodes,
+        nodes: tuple[int, ...],
+        free: AbstractSet[str],
+        reusable: AbstractSet[str] = frozenset(),
+    ) -> None:
+        self.reusable = set(reusable)
+        self._nodes = nodes
+        self._is_anywhere = any(listed)
+        self._ids: dict[NodeMask, Sequence[str]] = {}
+        for told, names in listed.items():
+            mask = mask_of(set(told) & set(nodes))
+            before = self._ids.get(mask)
+            self._ids[mask] = names if before is None else [*merge(before, names)]
+        self._free = {
+            mask: deque(filter(free.__contains__, ids)) for mask, ids in self._ids.items()
         }
-
-    @cached_property
-    def everywhere(self) -> Mapping[NodeMask, int]:
-        """The numbers of all devices by their nodes."""
-        return Counter(self.where.values())
 
     def hints(self, count: int, known: Collection[str]) -> Sequence[TopologyHint] | None:
         """The sets of nodes that have so many; None if the plugin does not say where they are.
@@ -68,35 +71,67 @@ class DevicePool:
         Those that are to be used again must be in the set. Preferred are sets of as few nodes as
         have so many, free or not. `known` is what the container has already.
         """
-        if not self.where:
+        if not self._is_anywhere:
             return None
         again: Collection[str] = () if known else self.reusable
-        if len(again) + len(known or self.free) < count:
+        numbers = {mask: len(names) for mask, names in self._free.items()}
+        if len(again) + (len(known) or sum(numbers.values())) < count:
             return []
-        free, together = self._by_nodes(known or self.free), self._by_nodes(again)
-        masks = masks_within(self.nodes)
-        enough = [mask for mask in masks if _within(self.everywhere, mask) >= count]
-        fewest = min((mask.bit_count() for mask in enough), default=len(self.nodes))
+        free = self._at_some(self._counted(known) if known else numbers)
+        together = self._at_some(self._counted(again)) if again else {}
         found = [
             hint
-            for mask, hint in hints_by_size(self.nodes, fewest).items()
-            if _within(together, mask) == len(again) and len(again) + _within(free, mask) >= count
+            for mask, hint in hints_by_size(self._nodes, self._fewest(count)).items()
+            if len(again) + free[mask] >= count and (not again or together[mask] == len(again))
         ]
         return found or None  # Some are at no node.
 
+    def _fewest(self, count: int) -> int:
+        """The size of the smallest sets of nodes that have so many devices, free or not."""
+        enough = (mask.bit_count() for mask, number in self._all.items() if number >= count)
+        return min(enough, default=len(self._nodes))
+
+    @cached_property
+    def _all(self) -> Mapping[NodeMask, int]:
+        return self._at_some({mask: len(names) for mask, names in self._ids.items()})
+
+    @cached_property
+    def _where(self) -> Mapping[str, NodeMask]:
+        return {name: mask for mask, names in self._ids.items() for name in names}
+
+    def _counted(self, names: Iterable[str]) -> Mapping[NodeMask, int]:
+        return Counter(self._where[name] for name in names if name in self._where)
+
+    def _at_some(self, numbers: Mapping[NodeMask, int]) -> Mapping[NodeMask, int]:
+        """The number of devices that are at some node of a set, for each set of nodes.
+
+        Those that are at no node of it are all within the set of the other nodes.
+        """
+        masks = (0, *masks_within(self._nodes))
+        within = [numbers.get(mask, 0) for mask in masks]
+        for position in range(len(self._nodes)):
+            size = 1 << position
+            for start in range(0, len(within), 2 * size):
+                middle, end = start + size, start + 2 * size
+                pairs = zip(within[start:middle], within[middle:end], strict=True)
+                within[middle:end] = [one + other for one, other in pairs]
+        total = within[-1]
+        return {mask: total - less for mask, less in zip(masks, reversed(within), strict=True)}
+
     def take(self, count: int, nodes: NodeMask | None) -> frozenset[str]:
         """Take devices: those to be used again, then free ones of the nodes, then others."""
-        near = {name for name in self.free if nodes is not None and self.where.get(name, 0) & nodes}
-        taken = chosen_devices(count, self.reusable, near, self.free)
-        self.free.difference_update(taken)
-        return taken
+        taken = sorted(self.reusable)[:count]
+        taken += self._first(count - len(taken), [m for m in self._free if m & (nodes or 0)])
+        taken += self._first(count - len(taken), self._free)
+        return frozenset(taken)
 
-    def _by_nodes(self, names: Collection[str]) -> Mapping[NodeMask, int]:
-        return Counter(self.where[name] for name in names if name in self.where)
-
-
-def _within(amounts: Mapping[NodeMask, int], nodes: NodeMask) -> int:
-    return sum(amount for at, amount in amounts.items() if at & nodes)
+    def _first(self, count: int, masks: Iterable[NodeMask]) -> Sequence[str]:
+        """Take the first free devices that are at any of these sets of nodes."""
+        by_id = merge(*(zip(self._free[mask], repeat(mask)) for mask in masks))
+        first = [*islice(by_id, count)]
+        for _, mask in first:
+            self._free[mask].popleft()
+        return [name for name, _ in first]
 
 
 class DeviceDraft:
@@ -112,7 +147,7 @@ class DeviceDraft:
         self.nodes: dict[str, tuple[int, ...]] = {}
         self._devices = devices
         self._machine_nodes = nodes
-        self._passing = passing_containers(pod)
+        self._passing = passing_containers(pod.spec)
         self._pools: dict[str, DevicePool] = {}
 
     @property
@@ -122,6 +157,10 @@ class DeviceDraft:
             not self._is_served(each.resource) and not self._known(each)
             for each in pod_demands(self.pod, self._devices.is_device)
         )
+
+    def demands(self, container: Container) -> int:
+        """The number of resources that a container is given devices of."""
+        return sum(1 for _ in self._demands(container))
 
     def hints(self, container: Container) -> Hints:
         """The nodes from which a container's devices can be had."""
@@ -171,7 +210,8 @@ class DeviceDraft:
         pool = self._pools.get(resource)
         if pool is None:
             known, held = self._devices.plugins.get(resource), self._devices.records.held(resource)
-            devices, healthy = (known.devices, known.healthy) if known else ({}, frozenset())
-            pool = DevicePool(devices, self._machine_nodes, set(healthy - held))
+            by_nodes = known.listed.by_nodes if known is not None else {}
+            free = known.healthy - held if known is not None else frozenset()
+            pool = DevicePool(by_nodes, self._machine_nodes, free)
             self._pools[resource] = pool
         return pool

@@ -15,6 +15,7 @@ from trio_kubelet.resource_managers.device_draft import DeviceDraft
 from trio_kubelet.resource_managers.memory_manager import MemoryManager
 from trio_kubelet.resource_managers.placement import ContainerPlacement, Refusal, RefusedError
 from trio_kubelet.resource_managers.topology_manager import (
+    TOO_MANY_RESOURCES,
     TOPOLOGY_AFFINITY_ERROR,
     TopologyPolicy,
 )
@@ -135,7 +136,7 @@ class ResourceManagers:
         return None
 
     def _count_failure(self, error: RefusedError) -> None:
-        if error.refusal == TOPOLOGY_AFFINITY_ERROR:
+        if error.refusal.reason in (TOPOLOGY_AFFINITY_ERROR.reason, TOO_MANY_RESOURCES):
             return
         manager = self.memory if error.is_of_memory else self.cpus
         manager.on_pinned.call(False)

@@ -14,7 +14,7 @@ from attrs import define, evolve, field, frozen
 from trio_kubelet.config.parts import MemoryReservation
 from trio_kubelet.config.topology_policy import MOST_NODES
 from trio_kubelet.k8s import HUGEPAGES_PREFIX, Container, Pod, PodQOSClass, Quantity
-from trio_kubelet.k8s.totals import container_requests, is_sidecar
+from trio_kubelet.k8s.totals import container_requests, is_sidecar, passing_containers
 from trio_kubelet.resource_managers.hints import (
     Hints,
     NodeMask,
@@ -213,6 +213,7 @@ class MemoryDraft:
     known: ContainerBlocks = field(factory=dict)
     wanted: Mapping[str, Amounts] = field()
     given: dict[str, tuple[MemoryBlock, ...]] = field(init=False, factory=dict)
+    _passing: frozenset[str] = field(init=False)
     _held: dict[tuple[NodeMask, str], int] = field(init=False, factory=dict)
     _reusable: dict[tuple[NodeMask, str], int] = field(init=False, factory=dict)
 
@@ -220,10 +221,17 @@ class MemoryDraft:
     def _wanted_by_pod(self) -> Mapping[str, Amounts]:
         return wanted_memory(self.pod)
 
+    @_passing.default
+    def _passing_of_pod(self) -> frozenset[str]:
+        return passing_containers(self.pod.spec)
+
     def __attrs_post_init__(self) -> None:
         for block in (*self.used, *(each for blocks in self.known.values() for each in blocks)):
             key = (block.nodes, block.resource)
             self._held[key] = self._held.get(key, 0) + block.size_bytes
+
+    def demands(self, container: Container) -> int:
+        return len(self.wanted.get(container.name, {}))
 
     def hints(self, container: Container) -> Hints:
         known = self.known.get(container.name, ())
@@ -247,7 +255,7 @@ class MemoryDraft:
         if not blocks:
             return
         self.given[container.name] = blocks
-        if container in self.pod.spec.init_containers and not is_sidecar(container):
+        if container.name in self._passing:
             for block in blocks:
                 key = (block.nodes, block.resource)
                 self._reusable[key] = self._reusable.get(key, 0) + block.size_bytes

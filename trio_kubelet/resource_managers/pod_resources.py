@@ -38,6 +38,8 @@ log = structlog.get_logger("devices")
 
 SOCKET = "kubelet.sock"
 RATE = RateLimit(qps=100.0, burst=10)
+MAX_WAITING = 10
+"""Calls that wait for the thread which makes answers: one of 16,384 devices takes 0.3 s of it."""
 RETRY = BackoffPolicy(initial_seconds=1.0, cap_seconds=30.0)
 MAX_SHOWN = 256
 
@@ -129,8 +131,10 @@ class PodResourcesLister:
 
     def _admit(self, kind: str) -> None:
         """Count a call. Raises RpcError for one that comes too fast."""
-        if self._bucket.take(trio.current_time()) > 0:
-            self._bucket.give_back()
+        is_full = self._limiter.statistics().tasks_waiting >= MAX_WAITING
+        if is_full or self._bucket.take(trio.current_time()) > 0:
+            if not is_full:
+                self._bucket.give_back()
             raise RpcError(Code.RESOURCE_EXHAUSTED, "rejected by rate limit")
         self.on_request.call(kind)
 

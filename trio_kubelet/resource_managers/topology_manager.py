@@ -31,11 +31,21 @@ from trio_kubelet.resource_managers.placement import Refusal, RefusedError
 TOPOLOGY_AFFINITY_ERROR = Refusal(
     reason="TopologyAffinityError", message="Resources cannot be allocated with Topology locality"
 )
+TOO_MANY_RESOURCES = "TooManyResources"
+
+PLACEMENT_WORK = 32_768
+"""The work of placing one pod, at which nobody else has a turn, in sets of nodes that are looked at
+for a resource of a container. So many take 50 ms."""
+FIXED_WORK = 32
+"""The work for a resource of a container beside that for its sets of nodes, in the same measure."""
+LEAST_DEMANDS = 32
+"""On machines with more NUMA nodes than are allowed by default."""
 
 
 class Draft(Protocol):
     """The resources of one manager for one pod, taken container by container; kept by nobody yet.
 
+    `demands` is the number of resources that a container is given; it costs next to nothing.
     `hints` and `pod_hints` say from where those of a container, or of the whole pod, can be had, by
     the name of each resource: what a container has already is had from where it is. `take` takes
     those of a container, from the nodes first if there are any. Raises RefusedError.
@@ -43,6 +53,8 @@ class Draft(Protocol):
     A manager of other resources has a draft of its own, which `ResourceManagers.reserve` places
     with the others: none is committed unless all can be taken.
     """
+
+    def demands(self, container: Container) -> int: ...
 
     def hints(self, container: Container) -> Hints: ...
 
@@ -73,6 +85,8 @@ class TopologyPolicy:
     def place(self, pod: Pod, drafts: Sequence[Draft]) -> None:
         """Take what all containers of a pod need. Raises RefusedError."""
         nodes = None
+        if self.name != NONE:
+            self._check_demands(pod, drafts)
         if self.by_pod and self.name != NONE:
             nodes = self._chosen(draft.pod_hints() for draft in drafts)
         for container in pod.spec.admitted_containers:
@@ -80,6 +94,24 @@ class TopologyPolicy:
                 nodes = self._chosen(draft.hints(container) for draft in drafts)
             for draft in drafts:
                 draft.take(container, nodes)
+
+    def _check_demands(self, pod: Pod, drafts: Sequence[Draft]) -> None:
+        """Raise RefusedError for a pod that would hold up all others while it is placed."""
+        count = sum(
+            draft.demands(each) for each in pod.spec.admitted_containers for draft in drafts
+        )
+        if count > self.most_demands:
+            message = (
+                f"resources of containers at NUMA nodes: Too many: {count}: must have at most "
+                f"{self.most_demands} items together"
+            )
+            raise RefusedError(Refusal(reason=TOO_MANY_RESOURCES, message=message))
+
+    @cached_property
+    def most_demands(self) -> int:
+        """The number of resources that containers of a pod can be given together, each counted."""
+        masks = (1 << len(self.topology.numa_nodes)) - 1
+        return max(LEAST_DEMANDS, PLACEMENT_WORK // (masks + FIXED_WORK))
 
     def _chosen(self, hints: Iterable[Hints]) -> NodeMask | None:
         """The nodes for which the policy decides; None for wherever. Raises RefusedError."""

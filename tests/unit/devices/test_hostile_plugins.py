@@ -17,7 +17,7 @@ from trio_kubelet.devices import client as client_module
 from trio_kubelet.devices import manager as manager_module
 from trio_kubelet.devices import plugins as plugins_module
 from trio_kubelet.devices import records as records_module
-from trio_kubelet.devices.client import DevicePluginClient, DevicePluginError, Devices
+from trio_kubelet.devices.client import DeviceList, DevicePluginClient, DevicePluginError
 from trio_kubelet.devices.manager import AllocationError, DevicesAwaitedError
 from trio_kubelet.rpc import Transport
 from trio_kubelet.rpc.messages import decode, encode
@@ -258,9 +258,9 @@ def _damaged(draw: st.DrawFn) -> bytes:
 @given(_damaged())
 def test_bytes_of_any_kind_are_devices_or_an_error_of_the_plugin(data: bytes) -> None:
     client = DevicePluginClient(resource=RESOURCE, transport=RawPlugin(data))
-    listed: list[Devices] = []
+    listed: list[DeviceList] = []
 
-    async def take(given: Devices) -> None:
+    async def take(given: DeviceList) -> None:
         await trio.lowlevel.checkpoint()
         listed.append(given)
 
@@ -277,4 +277,4 @@ def test_bytes_of_any_kind_are_devices_or_an_error_of_the_plugin(data: bytes) ->
                     client_module.allocation_of([answer])
 
     trio.run(ask)
-    assert all(isinstance(each, dict) for each in listed)
+    assert all(isinstance(each, DeviceList) for each in listed)

@@ -14,7 +14,7 @@ from tests.unit.devices.nodes import DeviceNode, device_node
 from tests.unit.resource_managers.machines import TWO_SOCKETS, machine, managers_of
 from tests.unit.resource_managers.pods import a_pod, with_devices
 from trio_kubelet.config.cpu_policy import CpuPolicyOptions
-from trio_kubelet.devices.client import Device
+from trio_kubelet.devices.client import Device, DeviceList
 from trio_kubelet.devices.manager import DevicesAwaitedError
 from trio_kubelet.k8s import Pod
 from trio_kubelet.resource_managers import Refusal, ResourceManagers
@@ -262,7 +262,8 @@ def test_hints_are_those_of_a_search_over_all_choices_of_devices(
     free = {name for name, state in by_state if state == "f"}
     again = {name for name, state in by_state if state == "r"}
     count = data.draw(st.integers(1, 3).filter(lambda n: n >= len(again))) if len(again) < 4 else 4
-    found = DevicePool(devices, (0, 1, 2, 3), set(free), set(again)).hints(count, ())
+    listed = DeviceList.of(devices).by_nodes
+    found = DevicePool(listed, (0, 1, 2, 3), free, again).hints(count, ())
     if not any(places):
         assert found is None
         return

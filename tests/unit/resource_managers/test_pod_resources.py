@@ -1,5 +1,6 @@
 """What monitoring agents are told of devices, and how often they may ask."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,13 +20,16 @@ from tests.unit.resource_managers.machines import TWO_SOCKETS, machine, managers
 from tests.unit.resource_managers.pods import a_pod, guaranteed
 from trio_kubelet.config.cpu_policy import CpuPolicyOptions
 from trio_kubelet.k8s import Pod
-from trio_kubelet.resource_managers import PodResourcesLister
+from trio_kubelet.k8s.client.rate_limit import RateLimit
+from trio_kubelet.resource_managers import PodResourcesLister, pod_resources
 from trio_kubelet.resource_managers.cpu_draft import static_cpu_policy
 from trio_kubelet.resource_managers.memory_draft import static_memory_policy
+from trio_kubelet.resource_managers.pod_resources import MAX_WAITING
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.messages import decode, encode
 from trio_kubelet.rpc.stubs import v1 as wire
 
+DEADLINE_SECONDS = 60
 POD = device_pod(
     "u1",
     device_container(),
@@ -113,6 +117,29 @@ async def test_calls_over_the_rate_are_refused(
         assert await ask() == "rejected by rate limit"
         await trio.sleep(1)
         assert await ask() == "pod a in namespace b not found"
+
+
+async def test_calls_that_wait_for_others_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_resources, "RATE", RateLimit(qps=1.0, burst=100))
+    async with device_node(tmp_path, monkeypatch) as node:
+        service, goes_on = lister(node), threading.Event()
+        answered, refused = list[object](), list[str]()
+        monkeypatch.setattr(pod_resources, "encode_ahead", lambda _: goes_on.wait(DEADLINE_SECONDS))
+
+        async def ask() -> None:
+            try:
+                answered.append(await service.list(wire.ListPodResourcesRequest()))
+            except RpcError as error:
+                refused.append(error.message)
+                goes_on.set()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(MAX_WAITING + 2):
+                nursery.start_soon(ask)
+        assert refused == ["rejected by rate limit"]
+        assert len(answered) == MAX_WAITING + 1
 
 
 async def test_exclusive_cpus_and_memory_of_numa_nodes_are_told_of(

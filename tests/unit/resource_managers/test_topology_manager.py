@@ -16,6 +16,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.resource_managers import Refusal, ResourceManagers
 from trio_kubelet.resource_managers.cpu_draft import static_cpu_policy
 from trio_kubelet.resource_managers.topology_manager import (
+    TOO_MANY_RESOURCES,
     TOPOLOGY_AFFINITY_ERROR,
     TopologyPolicy,
 )
@@ -220,6 +221,27 @@ def test_a_machine_of_512_cpus_is_filled_to_the_last_core(by_pod: bool) -> None:
     for number in range(255):
         assert reserve(at, a_pod(f"u{number}", "2")) is None
     assert at.cpus.free_count == 0
+
+
+@pytest.mark.parametrize("by_pod", [False, True])
+def test_a_pod_of_too_many_parts_is_refused_before_any_of_it_is_placed(by_pod: bool) -> None:
+    """On a machine of eight nodes each part is placed by looking at 255 sets of them."""
+    at = a_node(EIGHT_NODES, "best-effort", by_pod=by_pod)
+    most = TopologyPolicy(topology=machine(EIGHT_NODES), name="best-effort").most_demands
+    fits, exceeds = (a_pod(f"u{count}", *["1"] * count) for count in (most, most + 1))
+    assert reserve(at, fits) is None
+    refusal = reserve(at, exceeds)
+    assert refusal is not None
+    assert refusal.reason == TOO_MANY_RESOURCES
+    assert at.uids() == {fits.metadata.uid}
+    assert refusal.message.endswith(
+        f"Too many: {most + 1}: must have at most {most} items together"
+    )
+
+
+def test_parts_are_not_counted_where_nothing_is_aligned() -> None:
+    at = a_node(EIGHT_NODES, "none")
+    assert reserve(at, a_pod("u", *["1"] * 500)) is None
 
 
 # What was admitted before
