@@ -20,7 +20,7 @@ from trio_kubelet.rpc.loop import open_rpc_loop
 from trio_kubelet.rpc.messages import encode_ahead, is_present, look_over, present
 from trio_kubelet.rpc.methods import Transport
 from trio_kubelet.rpc.server import serve
-from trio_kubelet.rpc.wire import ListReuse
+from trio_kubelet.rpc.wire import ListReuse, decode_entries
 
 __all__ = [
     "Channel",
@@ -32,6 +32,7 @@ __all__ = [
     "RpcError",
     "Transport",
     "code_of_reset",
+    "decode_entries",
     "encode_ahead",
     "is_present",
     "look_over",

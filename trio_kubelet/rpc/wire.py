@@ -136,6 +136,28 @@ def _heads(response: bytes) -> Mapping[bytes, Fingerprint]:
     return heads if position == end else {}
 
 
+async def decode_entries(entry_type: type[M], response: bytes) -> tuple[M, ...]:
+    """Return the entries of a list response, a few in a turn. Raises RpcError(INTERNAL)."""
+    entries: list[M] = []
+    in_this_turn_bytes = 0
+    for _, data in _entries_of(entry_type, response):
+        if in_this_turn_bytes >= DECODED_BYTES_IN_A_TURN:
+            await trio.lowlevel.checkpoint()
+            in_this_turn_bytes = 0
+        in_this_turn_bytes += len(data)
+        entries.append(decode(entry_type, data))
+    return tuple(entries)
+
+
+def _entries_of(entry_type: type[M], response: bytes) -> list[tuple[bytes, bytes]]:
+    """As `split_entries`; raises RpcError(INTERNAL)."""
+    try:
+        return split_entries(response)
+    except ValueError as error:
+        text = f"cannot decode a list of {entry_type.__name__}: {error}"
+        raise RpcError(Code.INTERNAL, text) from error
+
+
 class ListReuse(Generic[M]):
     """The decoded entries of one list, kept from response to response.
 
@@ -168,11 +190,7 @@ class ListReuse(Generic[M]):
         # With all known entries and as long as before, it has no room for anything else.
         if len(response) == self._size and _heads(response) == self._heads:
             return self._answer
-        try:
-            found = split_entries(response)
-        except ValueError as error:
-            text = f"cannot decode a list of {self._type.__name__}: {error}"
-            raise RpcError(Code.INTERNAL, text) from error
+        found = _entries_of(self._type, response)
         kept = self._entries
         entries: dict[bytes, tuple[Fingerprint, M]] = {}
         answer: list[M] = []

@@ -3,21 +3,32 @@
 One method a call, plain arguments in, CRI messages or ids out. Deadlines: runtimeRequestTimeout
 for most; sandboxes get twice that; stopping gets the grace period on top, and so does a command
 with a timeout; pulls, event streams and commands without a timeout have none and end when their
-caller is cancelled. Lists without a filter decode only what changed (`rpc/wire.py`). That of all
-containers may be longer than runtimes send (16 MiB): it is put together of those of sandboxes then.
+caller is cancelled. Lists without a filter decode only what changed (`rpc/wire.py`), and those that
+are longer than runtimes send are put together of parts (`long_lists.py`).
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import structlog
 
-from trio_kubelet.rpc import Code, Head, ListReuse, RpcError, Transport, encode_ahead, is_present
+from trio_kubelet.rpc import (
+    Code,
+    Head,
+    ListReuse,
+    RpcError,
+    Transport,
+    decode_entries,
+    encode_ahead,
+    is_present,
+    present,
+)
 from trio_kubelet.rpc.field_cut import FieldCut
 from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub
 from trio_kubelet.rpc.stubs.containerd.services.tasks.v1 import DeleteTaskRequest, TasksStub
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.long_lists import LongList
 from trio_kubelet.tasks.concurrency import run_for_each
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 
@@ -31,9 +42,7 @@ MANY_VARIABLES = 5000
 """As many take ten milliseconds to be encoded."""
 ENCODERS = 2
 SANDBOXES_AT_ONCE = 8
-"""Of which the containers are listed."""
-SHORT_LIST_BYTES = 8 << 20
-"""A list of containers that has become as short is asked for as a whole again."""
+"""Of which parts of a list are asked for."""
 
 _Runtime = cri.RuntimeServiceStub
 _Images = cri.ImageServiceStub
@@ -74,7 +83,12 @@ class RuntimeClient:
         self._encoders = FairLimiter(ENCODERS, 1)
         self._sandboxes = ListReuse(cri.PodSandbox)
         self._containers = ListReuse(cri.Container)
-        self._lists_by_sandbox = False
+        self._sandbox_list = LongList("list of sandboxes is too long, asking state by state")
+        self._container_list = LongList("list of containers is too long, asking sandbox by sandbox")
+        self._container_stats = LongList(
+            "statistics of containers are too long, asking sandbox by sandbox"
+        )
+        self._sandbox_stats = LongList("statistics of sandboxes are too long, asking one by one")
 
     async def version(self) -> cri.VersionResponse:
         """Ask for the runtime's name and versions."""
@@ -129,15 +143,31 @@ class RuntimeClient:
     ) -> tuple[cri.PodSandbox, ...]:
         """List sandboxes, all of them without a filter."""
         if filter is None:
-            response = await self._runtime.unary_raw(
-                _Runtime.list_pod_sandbox,
-                cri.ListPodSandboxRequest(),
-                deadline_seconds=self._seconds,
-            )
-            return await self._sandboxes.decode(response)
+            answer = await self._sandbox_list.ask(self._encoded_sandboxes, self._by_state)
+            found = await self._sandboxes.decode(answer)
+            if len({each.id for each in found}) == len(found):
+                return found
+            return tuple({each.id: each for each in found}.values())
         request = cri.ListPodSandboxRequest(filter=filter)
         filtered = await self._ask(_Runtime.list_pod_sandbox, request)
         return tuple(filtered.items)
+
+    async def _by_state(self) -> bytes:
+        """Return the list of all sandboxes. One that stops meanwhile is in both parts."""
+        answers = []
+        for state in (cri.PodSandboxState.SANDBOX_READY, cri.PodSandboxState.SANDBOX_NOTREADY):
+            wanted = present(cri.PodSandboxStateValue(state=cri.PodSandboxState(state)))
+            answers.append(await self._encoded_sandboxes(cri.PodSandboxFilter(state=wanted)))
+        return b"".join(answers)
+
+    async def _encoded_sandboxes(
+        self,
+        filter: cri.PodSandboxFilter | None = None,  # noqa: A002
+    ) -> bytes:
+        request = cri.ListPodSandboxRequest()
+        if filter is not None:
+            request.filter = filter
+        return await self._ask_raw(_Runtime.list_pod_sandbox, request)
 
     async def list_containers(
         self,
@@ -145,48 +175,28 @@ class RuntimeClient:
     ) -> tuple[cri.Container, ...]:
         """List containers, all of them without a filter."""
         if filter is None:
-            return await self._containers.decode(await self._all_containers())
+            parts = partial(self._by_sandbox, self._encoded_containers)
+            answer = await self._container_list.ask(self._encoded_containers, parts)
+            return await self._containers.decode(answer)
         request = cri.ListContainersRequest(filter=filter)
         filtered = await self._ask(_Runtime.list_containers, request)
         return tuple(filtered.containers)
 
-    async def _all_containers(self) -> bytes:
-        if not self._lists_by_sandbox:
-            try:
-                return await self._undecoded_containers()
-            except RpcError as error:
-                if error.code is not Code.RESOURCE_EXHAUSTED:
-                    raise
-        answer = await self._containers_by_sandbox()
-        is_long = len(answer) > SHORT_LIST_BYTES
-        if is_long and not self._lists_by_sandbox:
-            log.warning(
-                "list of containers is too long, asking sandbox by sandbox", size_bytes=len(answer)
-            )
-        self._lists_by_sandbox = is_long
-        return answer
+    async def _encoded_containers(self, sandbox_id: str = "") -> bytes:
+        request = cri.ListContainersRequest()
+        if sandbox_id:
+            request.filter = cri.ContainerFilter(pod_sandbox_id=sandbox_id)
+        return await self._ask_raw(_Runtime.list_containers, request)
 
-    async def _containers_by_sandbox(self) -> bytes:
-        """Return the list of all containers; two lists behind one another are one that has both."""
+    async def _by_sandbox(self, ask: Callable[[str], Awaitable[bytes]]) -> bytes:
+        """Return a list that has the entries of all sandboxes."""
         answers: list[bytes] = []
 
-        async def ask(sandbox: cri.PodSandbox) -> None:
-            in_sandbox = cri.ContainerFilter(pod_sandbox_id=sandbox.id)
-            answers.append(await self._undecoded_containers(in_sandbox))
+        async def add(sandbox: cri.PodSandbox) -> None:
+            answers.append(await ask(sandbox.id))
 
-        await run_for_each(await self.list_pod_sandboxes(), ask, SANDBOXES_AT_ONCE)
+        await run_for_each(await self.list_pod_sandboxes(), add, SANDBOXES_AT_ONCE)
         return b"".join(answers)
-
-    async def _undecoded_containers(
-        self,
-        filter: cri.ContainerFilter | None = None,  # noqa: A002
-    ) -> bytes:
-        request = cri.ListContainersRequest()
-        if filter is not None:
-            request.filter = filter
-        return await self._runtime.unary_raw(
-            _Runtime.list_containers, request, deadline_seconds=self._seconds
-        )
 
     async def create_container(
         self, sandbox_id: str, config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig
@@ -300,13 +310,27 @@ class RuntimeClient:
 
     async def list_container_stats(self) -> tuple[cri.ContainerStats, ...]:
         """Ask what all containers use, and what they have written to their own layers."""
-        response = await self._ask(_Runtime.list_container_stats, cri.ListContainerStatsRequest())
-        return tuple(response.stats)
+        parts = partial(self._by_sandbox, self._encoded_container_stats)
+        answer = await self._container_stats.ask(self._encoded_container_stats, parts)
+        return await decode_entries(cri.ContainerStats, answer)
+
+    async def _encoded_container_stats(self, sandbox_id: str = "") -> bytes:
+        request = cri.ListContainerStatsRequest()
+        if sandbox_id:
+            request.filter = cri.ContainerStatsFilter(pod_sandbox_id=sandbox_id)
+        return await self._ask_raw(_Runtime.list_container_stats, request)
 
     async def list_pod_sandbox_stats(self) -> tuple[cri.PodSandboxStats, ...]:
         """Ask what all sandboxes use, network included; UNIMPLEMENTED on some runtimes."""
+        parts = partial(self._by_sandbox, self._encoded_sandbox_stats)
+        answer = await self._sandbox_stats.ask(self._encoded_sandbox_stats, parts)
+        return await decode_entries(cri.PodSandboxStats, answer)
+
+    async def _encoded_sandbox_stats(self, sandbox_id: str = "") -> bytes:
         request = cri.ListPodSandboxStatsRequest()
-        return tuple((await self._ask(_Runtime.list_pod_sandbox_stats, request)).stats)
+        if sandbox_id:
+            request.filter = cri.PodSandboxStatsFilter(id=sandbox_id)
+        return await self._ask_raw(_Runtime.list_pod_sandbox_stats, request)
 
     def container_events(
         self,
@@ -357,6 +381,9 @@ class RuntimeClient:
 
     async def _ask(self, method: UnaryStub[RequestT, ResponseT], request: RequestT) -> ResponseT:
         return await self._runtime.unary(method, request, deadline_seconds=self._seconds)
+
+    async def _ask_raw(self, method: UnaryStub[RequestT, ResponseT], request: RequestT) -> bytes:
+        return await self._runtime.unary_raw(method, request, deadline_seconds=self._seconds)
 
     async def _ask_images(
         self, method: UnaryStub[RequestT, ResponseT], request: RequestT

@@ -13,6 +13,9 @@ from functools import cached_property
 
 from attrs import field, frozen
 
+ENTRY_BYTES = 256
+"""Of a sandbox in a list, beside its labels and annotations."""
+
 
 class ObservedState(StrEnum):
     """The four states of a container in CRI."""
@@ -95,6 +98,12 @@ class ObservedSandbox:
     runtime_handler: str = ""
     labels: Mapping[str, str] = field(factory=dict)
     annotations: Mapping[str, str] = field(factory=dict)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """About what its entry takes in the runtime's list of sandboxes."""
+        texts = (*self.labels.items(), *self.annotations.items())
+        return ENTRY_BYTES + sum(len(name.encode()) + len(value.encode()) for name, value in texts)
 
 
 @frozen

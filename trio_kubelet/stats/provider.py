@@ -331,7 +331,9 @@ class StatsProvider:
         async def ask_containers() -> None:
             nonlocal told
             stats = await client.list_container_stats()
-            told = evolve(told, containers=runtime_containers(stats))
+            # In a thread: a tenant may have thousands of containers.
+            containers = await run_in_thread(runtime_containers, stats)
+            told = evolve(told, containers=containers)
 
         async def ask_filesystems() -> None:
             nonlocal told

@@ -1,6 +1,7 @@
 """The client's calls: what reaches the runtime, what comes back, and how long each may take."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from typing import TypeVar
 
 import pytest
 import trio
@@ -9,12 +10,14 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from tests.turns import making_test_data
-from trio_kubelet.rpc import Code, FieldCut, InProcess, RpcError
+from trio_kubelet.rpc import Code, FieldCut, InProcess, RpcError, is_present
 from trio_kubelet.rpc.messages import encode
 from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub
 from trio_kubelet.rpc.stubs.containerd.services.tasks.v1 import DeleteResponse, DeleteTaskRequest
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
+
+M = TypeVar("M", bound=Message)
 
 IMAGE = cri.ImageSpec(image="busybox:latest")
 SANDBOX = cri.PodSandboxConfig(metadata=cri.PodSandboxMetadata(name="web", uid="1"))
@@ -282,37 +285,121 @@ async def test_a_container_that_cannot_be_removed_says_why(
     assert runtime.has_task
 
 
-class CrowdedRuntime:
-    """Has a container of a mebibyte in each sandbox; sends no list of more than 16 MiB."""
+MEBI = 1 << 20
+MEBIBYTE = "x" * MEBI
 
-    def __init__(self, count: int, code: Code = Code.RESOURCE_EXHAUSTED) -> None:
+
+class CrowdedRuntime:
+    """Has a container of a mebibyte in each sandbox; sends no list of more than 16 MiB.
+
+    The sandboxes behind number `ready` have stopped; one more each time when a part is asked for,
+    if it `stops`.
+    """
+
+    def __init__(self, count: int, code: Code = Code.RESOURCE_EXHAUSTED, ready: int = 10) -> None:
         self.count = count
         self.whole_lists = 0
+        self.ready = ready
+        self.sandboxes_are_large = False
+        self.stops = False
         self._code = code
 
     async def list_pod_sandbox(
         self, request: cri.ListPodSandboxRequest
     ) -> cri.ListPodSandboxResponse:
-        return cri.ListPodSandboxResponse(items=[cri.PodSandbox(id=id_) for id_ in self.ids])
+        wanted: Collection[int] = (0, 1)
+        if is_present(request.filter.state):
+            wanted = (request.filter.state.state,)
+            self.ready -= self.stops
+        filling = MEBIBYTE * self.sandboxes_are_large
+        states = [int(number > self.ready) for number in range(self.count)]
+        return cri.ListPodSandboxResponse(
+            items=self._sent(
+                cri.PodSandbox(id_, state=cri.PodSandboxState(state), runtime_handler=filling)
+                for id_, state in zip(self.ids, states, strict=True)
+                if state in wanted
+            )
+        )
 
     async def list_containers(
         self, request: cri.ListContainersRequest
     ) -> cri.ListContainersResponse:
-        wanted = request.filter.pod_sandbox_id
-        self.whole_lists += not wanted
+        return cri.ListContainersResponse(
+            containers=self._sent(
+                cri.Container(id=f"c{id_}", pod_sandbox_id=id_, image_ref=MEBIBYTE)
+                for id_ in self._wanted(request.filter.pod_sandbox_id)
+            )
+        )
+
+    async def list_container_stats(
+        self, request: cri.ListContainerStatsRequest
+    ) -> cri.ListContainerStatsResponse:
+        return cri.ListContainerStatsResponse(
+            stats=self._sent(
+                cri.ContainerStats(cri.ContainerAttributes(id_, annotations={"a": MEBIBYTE}))
+                for id_ in self._wanted(request.filter.pod_sandbox_id)
+            )
+        )
+
+    async def list_pod_sandbox_stats(
+        self, request: cri.ListPodSandboxStatsRequest
+    ) -> cri.ListPodSandboxStatsResponse:
+        return cri.ListPodSandboxStatsResponse(
+            stats=self._sent(
+                cri.PodSandboxStats(cri.PodSandboxAttributes(id_, annotations={"a": MEBIBYTE}))
+                for id_ in self._wanted(request.filter.id)
+            )
+        )
+
+    def _wanted(self, sandbox_id: str) -> list[str]:
+        self.whole_lists += not sandbox_id
+        return [id_ for id_ in self.ids if sandbox_id in ("", id_)]
+
+    def _sent(self, entries: Iterable[M]) -> list[M]:
         with making_test_data():
-            containers = [
-                cri.Container(id=f"c{id_}", pod_sandbox_id=id_, image_ref="x" * (1 << 20))
-                for id_ in self.ids
-                if wanted in ("", id_)
-            ]
-        if len(containers) >= 16:
+            sent = list(entries)
+            size_bytes = sum(len(encode(entry)) for entry in sent)
+        if size_bytes > 16 * MEBI:
             raise RpcError(self._code, "trying to send message larger than max")
-        return cri.ListContainersResponse(containers=containers)
+        return sent
 
     @property
     def ids(self) -> list[str]:
         return [f"{number:064x}" for number in range(self.count)]
+
+
+async def test_a_list_of_sandboxes_that_is_too_long_is_asked_for_state_by_state() -> None:
+    runtime = CrowdedRuntime(20)
+    runtime.sandboxes_are_large = True
+    client = RuntimeClient(InProcess(runtime))
+    first = await client.list_pod_sandboxes()
+    assert [each.id for each in first] == runtime.ids
+    assert [each.state.value for each in first] == [0] * 11 + [1] * 9
+    assert await client.list_pod_sandboxes() is first
+
+
+async def test_a_sandbox_that_stops_between_two_parts_of_the_list_is_listed_once() -> None:
+    runtime = CrowdedRuntime(20)
+    runtime.sandboxes_are_large = runtime.stops = True
+    found = await RuntimeClient(InProcess(runtime)).list_pod_sandboxes()
+    assert [each.id for each in found] == runtime.ids
+    assert [each.state.value for each in found] == [0] * 9 + [1] * 11
+
+
+async def test_statistics_that_are_too_long_are_asked_for_sandbox_by_sandbox() -> None:
+    runtime = CrowdedRuntime(20)
+    client = RuntimeClient(InProcess(runtime))
+    with capture_logs() as logs:
+        for _ in range(2):
+            containers = await client.list_container_stats()
+            assert {each.attributes.id for each in containers} == set(runtime.ids)
+            sandboxes = await client.list_pod_sandbox_stats()
+            assert {each.attributes.id for each in sandboxes} == set(runtime.ids)
+    assert runtime.whole_lists == 2, "they were still too long"
+    assert [entry["event"] for entry in logs] == [
+        "statistics of containers are too long, asking sandbox by sandbox",
+        "statistics of sandboxes are too long, asking one by one",
+    ]
 
 
 async def test_a_list_of_containers_that_is_too_long_is_asked_for_sandbox_by_sandbox() -> None:

@@ -26,9 +26,11 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config import names
+from trio_kubelet.runtime.garbage import collector as collector_module
 from trio_kubelet.runtime.garbage.collector import (
     DeadContainerLimits,
     GarbageCollector,
+    crowding_pods,
 )
 from trio_kubelet.runtime.garbage.logs import with_usable_names
 from trio_kubelet.runtime.garbage.removal import CONTAINERS_AT_ONCE, ContainerRemover
@@ -225,6 +227,40 @@ async def test_who_needs_room_gets_all_that_an_ended_pod_has_left(
     await node.collector.delete_all_unused_containers()
     assert await ids(node) == ([], [])
     assert not log.exists()
+
+
+def ended_pod(namespace: str, number: int, kibibytes: int) -> ObservedPod:
+    """A pod that ended, of which one sandbox with annotations of so many kibibytes is left."""
+    (sandbox,) = pod(f"{namespace}{number}", "n").sandboxes
+    annotations = {"a": "\u00e9" * 512 * kibibytes}
+    sandbox = evolve(sandbox, namespace=namespace, created_at=number, annotations=annotations)
+    return evolve(pod(sandbox.uid), namespace=namespace, sandboxes=(sandbox,))
+
+
+def test_ended_pods_make_the_list_of_sandboxes_as_long_as_others_have_room() -> None:
+    small = [ended_pod("small", number, 1) for number in range(1000)]
+    assert crowding_pods(small) == []
+    large = [ended_pod("large", number, 32) for number in range(500)]
+    crowding = crowding_pods([*reversed(large), *small])
+    assert 400 < len(crowding) < 450
+    assert crowding == large[: len(crowding)], "the oldest, and none of the other namespace"
+    left = [*large[len(crowding) :], *small]
+    assert crowding_pods(left) == []
+
+
+async def test_an_ended_pod_goes_when_the_list_of_sandboxes_is_long(
+    node: Node, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await node.sandbox()
+    await node.container(sandbox, 0, "X")
+    await node.client.stop_pod_sandbox(sandbox)
+    await node.look()
+    monkeypatch.setattr(collector_module, "ENDED_PODS_BYTES", 0)
+    await node.collector.collect()
+    assert (await ids(node))[0] == [sandbox], "it has not ended for good"
+    node.ended.add("uid")
+    await node.collector.collect()
+    assert await ids(node) == ([], [])
 
 
 async def test_what_of_an_ended_pod_cannot_be_removed_keeps_its_logs_and_nothing_else(

@@ -4,7 +4,8 @@ Each thing has one who decides about it; all of it leaves through `removal.py`. 
 has go whole, through housekeeping; the surplus of a pod that is being synced goes at the end of
 its sync. What is left is this: containers that were made and never started, because the agent was
 killed in between; the dead of pods that are not synced any more; dead containers beyond what the
-whole node may keep; sandboxes that were replaced; logs and links (`logs.py`).
+whole node may keep; sandboxes that were replaced; logs and links (`logs.py`); and what ended pods
+have left, where it makes the runtime's list of sandboxes long.
 
 What was last seen may be old, and that does no harm: nothing of this was running then, none of
 it is the newest of its kind, so nobody will start it again.
@@ -42,6 +43,11 @@ log = structlog.get_logger("garbage")
 PERIOD_SECONDS = 60.0
 YOUNG_SECONDS = 60.0
 """A container that was made so lately may be started next."""
+
+ENDED_PODS_BYTES = 4 << 20
+"""Of the sandboxes of ended pods in the list of all, of which runtimes send no more than 16 MiB.
+Without its list the node is not ready. A sandbox has 33 KiB at most, an ordinary one about one; in
+a round's time others of a third of this can end."""
 
 
 @frozen(kw_only=True)
@@ -151,6 +157,31 @@ def sandboxes_to_remove(pod: ObservedPod) -> tuple[ObservedSandbox, ...]:
     return tuple(s for s in pod.sandboxes[1:] if not s.ready and s.id not in occupied)
 
 
+def crowding_pods(ended: Iterable[ObservedPod]) -> Sequence[ObservedPod]:
+    """Return the ended pods whose remains are too many beside those of the others.
+
+    Of the namespace whose sandboxes take most of the list the pod goes that is the oldest.
+    """
+    by_namespace: dict[str, list[tuple[int, int, ObservedPod]]] = {}
+    for pod in ended:
+        size = sum(sandbox.size_bytes for sandbox in pod.sandboxes)
+        made_at = max((sandbox.created_at for sandbox in pod.sandboxes), default=0)
+        by_namespace.setdefault(pod.namespace, []).append((made_at, size, pod))
+    held = []
+    for namespace, pods in by_namespace.items():
+        pods.sort(key=lambda each: each[0], reverse=True)
+        held.append((-sum(size for _, size, _ in pods), namespace))
+    heapify(held)
+    crowding, total = [], -sum(size for size, _ in held)
+    while total > ENDED_PODS_BYTES:
+        most, namespace = held[0]
+        _, size, pod = by_namespace[namespace].pop()
+        heapreplace(held, (most + size, namespace))
+        total -= size
+        crowding.append(pod)
+    return crowding
+
+
 @define(kw_only=True)
 class GarbageCollector:
     """Removes what is decided above.
@@ -213,6 +244,13 @@ class GarbageCollector:
             except RpcError as error:
                 log.warning("garbage collection listing failed", pod=pod.key, error=str(error))
                 failures.append(str(error))
+        ended = frozenset(self._ended())
+        for pod in crowding_pods(pod for pod in pods if pod.uid in ended):
+            try:
+                log.info("list of sandboxes is long, removing an ended pod from it", pod=pod.key)
+                await self._remove_ended(pod)
+            except (RpcError, OSError) as error:
+                log.warning("removal of ended pod failed", pod=pod.key, error=str(error))
         return (*failures, *await self._tidy_logs())
 
     async def delete_all_unused_containers(self) -> None:
