@@ -20,6 +20,7 @@ from trio_kubelet.runtime.images.credential_plugin import (
     CredentialProviderResponse,
     CredentialRequest,
 )
+from trio_kubelet.tasks import programs
 
 V1BETA1 = "credentialprovider.kubelet.k8s.io/v1beta1"
 IMAGE = "registry.test/team/image"
@@ -259,7 +260,7 @@ async def test_who_is_cancelled_leaves_no_program_behind(plugins: Plugins) -> No
 async def test_children_that_keep_the_pipes_hold_up_no_answer(
     plugins: Plugins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credential_plugin, "PIPES_SECONDS", 0.1)
+    monkeypatch.setattr(programs, "PIPES_SECONDS", 0.1)
     plugins.write(f"sleep 1000 & echo $! >\"$0.pids\"\ncat <<'END'\n{answer()}\nEND")
     assert (await plugins.ask()).auth
     await all_gone(plugins)

@@ -10,10 +10,7 @@ that it was given.
 # ruff: noqa: RUF009 - option() and nullable() declare attrs fields
 
 import os
-import signal
-import subprocess
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -21,26 +18,19 @@ from typing import Any
 
 import orjson
 import trio
-from attrs import define, field, frozen
+from attrs import field, frozen
 
 from trio_kubelet.config.codec import decode, nullable, option
 from trio_kubelet.config.records import CredentialProvider
+from trio_kubelet.tasks.programs import run_program
 from trio_kubelet.tasks.threads import run_in_thread
 
 RUN_SECONDS = 60.0
 """A program that has not answered by then is killed, as by the Go kubelet."""
 
-PIPES_SECONDS = 1.0
-"""The time that the children of a program that has ended may still write to its pipes."""
-
-KILL_SECONDS = 5.0
-"""The time for a program that was killed to be gone."""
-
 MAX_ANSWER_BYTES = 1 << 18
 MAX_LOGINS = 1000
 """In an answer; each is compared with the name of the image."""
-MAX_STDERR_BYTES = 2048
-"""More of what a program says of its failure is not shown."""
 
 RESPONSE_KIND = "CredentialProviderResponse"
 
@@ -117,27 +107,22 @@ class CredentialPlugin:
         command = [str(self.folder / provider.name), *provider.args]
         environment = {**os.environ, **{each.name: each.value for each in provider.env}}
         try:
-            run = await _ProgramRun.start(command, environment)
+            end = await run_program(
+                command,
+                seconds=RUN_SECONDS,
+                max_stdout_bytes=MAX_ANSWER_BYTES,
+                request=self._text(request),
+                environment=environment,
+            )
         except (OSError, ValueError, RuntimeError) as error:
             raise CredentialPluginError(f"{failed}: {error}") from None
-        with trio.move_on_after(RUN_SECONDS) as scope:
-            await run.finish(self._text(request))
-        said = run.stderr.decode(errors="replace").strip()
+        if not end.problem:
+            return end.stdout
+        said = end.stderr.decode(errors="replace").strip()
         if request.service_account_token:
             said = said.replace(request.service_account_token, "<token>")
-        if scope.cancelled_caught:
-            reason = f"context deadline exceeded after {RUN_SECONDS:g} s"
-        elif len(run.stdout) > MAX_ANSWER_BYTES:
-            reason = f"its answer has more than {MAX_ANSWER_BYTES} bytes"
-        elif run.exit_status < 0:
-            reason = f"signal: {signal.strsignal(-run.exit_status)}".lower()
-        elif run.exit_status > 0:
-            reason = f"exit status {run.exit_status}"
-        else:
-            return bytes(run.stdout)
-        raise CredentialPluginError(
-            f"{failed}: {reason}: {said}" if said else f"{failed}: {reason}"
-        )
+        failed = f"{failed}: {end.problem}"
+        raise CredentialPluginError(f"{failed}: {said}" if said else failed)
 
     def _text(self, request: CredentialRequest) -> bytes:
         document: dict[str, Any] = {
@@ -181,82 +166,3 @@ class CredentialPlugin:
         return CredentialPluginError(
             f"error decoding credential provider plugin {self.provider.name} response from stdout"
         )
-
-
-@define(eq=False)
-class _ProgramRun:
-    """A program that runs in a session of its own, and what it has written so far."""
-
-    process: trio.Process
-    stdout: bytearray = field(factory=bytearray)
-    stderr: bytearray = field(factory=bytearray)
-    exit_status: int = 0
-
-    @classmethod
-    async def start(cls, command: list[str], environment: Mapping[str, str]) -> "_ProgramRun":
-        """Start it.
-
-        Raises OSError, ValueError for arguments that no program can have, and RuntimeError where
-        the machine has no thread left.
-        """
-        return cls(
-            await trio.lowlevel.open_process(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,
-            )
-        )
-
-    async def finish(self, request: bytes) -> None:
-        """Write the request and read until the program has ended; killed if that is cancelled."""
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write, request)
-                nursery.start_soon(self._read_stderr)
-                nursery.start_soon(self._read_stdout, nursery.cancel_scope)
-                self.exit_status = await self.process.wait()
-                # Children of it may have its pipes and never end.
-                nursery.cancel_scope.deadline = trio.current_time() + PIPES_SECONDS
-            if nursery.cancel_scope.cancelled_caught:
-                self._kill_all()
-        finally:
-            await self._end()
-
-    async def _write(self, request: bytes) -> None:
-        assert self.process.stdin is not None
-        with suppress(trio.BrokenResourceError):
-            async with self.process.stdin:
-                await self.process.stdin.send_all(request)
-
-    async def _read_stderr(self) -> None:
-        assert self.process.stderr is not None
-        async for data in self.process.stderr:
-            self.stderr += data[: MAX_STDERR_BYTES - len(self.stderr)]
-
-    async def _read_stdout(self, scope: trio.CancelScope) -> None:
-        """Read the answer; one that is too long ends the run."""
-        assert self.process.stdout is not None
-        async for data in self.process.stdout:
-            self.stdout += data
-            if len(self.stdout) > MAX_ANSWER_BYTES:
-                scope.cancel()
-
-    async def _end(self) -> None:
-        """Kill what is left of the program and its children, and close its pipes."""
-        streams = (self.process.stdin, self.process.stdout, self.process.stderr)
-        # One that is stuck in the kernel does not end even by that; nobody waits for it.
-        with trio.move_on_after(KILL_SECONDS, shield=True):
-            if self.process.poll() is None:
-                self._kill_all()
-                await self.process.wait()
-        with trio.CancelScope(shield=True):
-            for stream in streams:
-                if stream is not None:
-                    await stream.aclose()
-
-    def _kill_all(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
