@@ -57,11 +57,11 @@ def test_a_running_pod_has_a_complete_status(node: Node) -> None:
 
 def test_a_pod_waits_for_a_volume_of_a_kind_that_is_not_there(node: Node) -> None:
     container = until_term("c", volumeMounts=[{"name": "far", "mountPath": "/far"}])
-    volume = {"name": "far", "nfs": {"server": "192.0.2.1", "path": "/"}}
+    volume = {"name": "far", "fc": {"wwids": ["w"]}}
     node.add(pod_manifest("far", container, volumes=[volume]))
     words = (
         'MountVolume.SetUp failed for volume "far" : no volume plugin matched: '
-        "this kubelet has no volumes of the kind nfs"
+        "this kubelet has no volumes of the kind fc"
     )
     node.wait("far", lambda _: ("FailedMount", words) in node.events("far"))
     assert phase(node.pod("far")) == "Pending"

@@ -6,6 +6,7 @@ Nothing here decides or acts on a pod; it only says which part is made of what.
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import structlog
 from attrs import field, frozen
@@ -177,6 +178,7 @@ async def make_pod_parts(
             allocatable=parts.resources.allocatable,
             object=cluster.node,
             recorder=parts.recorder,
+            plugin_folder=Path(parts.settings.configuration.volume_plugin_dir),
         ),
         clock=parts.clock,
         privileged=parts.host.privileged,

@@ -40,8 +40,6 @@ class Support:
     """A sentence for the documentation, where part of it is done: that part, and what is not."""
     suffices: Callable[[Any], bool] = lambda _: False
     """True for a value that asks for nothing beyond what is done so far."""
-    promised: bool = False
-    """True if a Go kubelet does something though nobody sets the field."""
     acts_as_with: Any = None
     """The value that the agent always acts as if the field had."""
     without_effect: bool = False

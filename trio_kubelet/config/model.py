@@ -225,9 +225,7 @@ class KubeletConfiguration:
 
     # Plugins, identity, logging
     volume_plugin_dir: str = option(
-        "volumePluginDir",
-        "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/",
-        Support(waits_for="volume plugins", promised=True),
+        "volumePluginDir", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"
     )
     provider_id: str = option("providerID", "")
     kernel_memcg_notification: bool = option(

@@ -39,7 +39,7 @@ def _fields() -> Iterator[str]:
     yield "| waits for | fields |"
     yield "|---|---|"
     waiting = ((each.support.waits_for, each.path) for each in fields)
-    yield from _rows(waiting, {each.path for each in fields if each.support.promised})
+    yield from _rows(waiting, ())
     yield "\nOf some of them something is done:\n"
     yield "| field | so far |"
     yield "|---|---|"

@@ -8,6 +8,7 @@ pod itself. `Volumes` prepares the volumes of a pod before its containers and re
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from attrs import frozen
 
@@ -17,13 +18,16 @@ from trio_kubelet.tasks.clock import Clock, SystemClock
 from trio_kubelet.telemetry import EventRecorder
 from trio_kubelet.volumes.collect import Collector
 from trio_kubelet.volumes.configuration import KINDS, ConfigurationVolume, VolumeParts
+from trio_kubelet.volumes.csi_records import PLUGIN
 from trio_kubelet.volumes.csi_requests import CSIParts
 from trio_kubelet.volumes.devices import LocalDevice
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
+from trio_kubelet.volumes.flex_volume import FlexDrivers, FlexVolumes
 from trio_kubelet.volumes.folders import PodFolders
 from trio_kubelet.volumes.host_path import HostPath
 from trio_kubelet.volumes.image import ImageVolume
 from trio_kubelet.volumes.local import LocalVolume
+from trio_kubelet.volumes.nfs import NFSVolume
 from trio_kubelet.volumes.ownership import VolumeOwnership
 from trio_kubelet.volumes.plugin import VolumePlugin, VolumeThreads
 from trio_kubelet.volumes.pod_storage import PodStorage
@@ -37,12 +41,14 @@ class NodeOfVolumes:
     """The node as volumes see it.
 
     `allocatable` is what it has for pods, `object` returns its Node object, None while that is
-    not known; `recorder` is told of events while a volume is being made.
+    not known; `recorder` is told of events while a volume is being made. `plugin_folder` has the
+    drivers of flexVolumes, None where there are none.
     """
 
     allocatable: Callable[[], Mapping[str, Quantity]] = dict
     object: Callable[[], Node | None] = lambda: None
     recorder: EventRecorder | None = None
+    plugin_folder: Path | None = None
 
 
 NO_NODE = NodeOfVolumes()
@@ -73,18 +79,25 @@ def local_volumes(
     objects = data or NoReferences()
     ownership = VolumeOwnership(threads.owning, node.recorder)
     collector = Collector(data=objects, allocatable=node.allocatable)
-    plugins: Mapping[str, VolumePlugin] = {
+    plugins: dict[str, VolumePlugin] = {
         "empty_dir": EmptyDir(folders, memory_available, threads),
         "host_path": HostPath(threads.host_paths),
         "image": ImageVolume(),
         "local": LocalVolume(folders, threads, ownership, node.recorder),
+        "nfs": NFSVolume(folders, threads, parts.privileged),
         **{
             field: ConfigurationVolume(kind, collector.collect, parts=parts)
             for field, kind in KINDS.items()
         },
     }
+    flex = None
+    if node.plugin_folder is not None:
+        taken = frozenset({PLUGIN, *(plugin.name for plugin in plugins.values())})
+        drivers = FlexDrivers(node.plugin_folder, taken)
+        flex = plugins["flex_volume"] = FlexVolumes(drivers, folders, threads, ownership, objects)
     devices: Mapping[str, VolumePlugin] = {"local": LocalDevice(folders, threads, node.recorder)}
-    return Volumes(folders, VolumeResolver(objects, node.object), plugins, threads, devices)
+    resolver = VolumeResolver(objects, node.object)
+    return Volumes(folders, resolver, plugins, threads, devices, flex=flex)
 
 
 __all__ = [

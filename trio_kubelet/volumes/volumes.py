@@ -1,7 +1,7 @@
 """The volumes of pods: prepared side by side before the containers, removed after them.
 
 Nothing is remembered: what is prepared is read off the disk and the mount table, so a restarted
-agent goes on where the last one stopped. Removal has CSI drivers take their mounts away, unmounts
+agent goes on where the last one stopped. Removal has drivers take their mounts away, unmounts
 everything else of the pod, newest first, and only then deletes, file system by file system, so that
 a mount that is still there keeps its content.
 
@@ -30,6 +30,7 @@ from trio_kubelet.volumes.configuration import KINDS
 from trio_kubelet.volumes.csi_volume import CSIVolumes, Published
 from trio_kubelet.volumes.devices import unmap_devices
 from trio_kubelet.volumes.empty_dir import EmptyDir
+from trio_kubelet.volumes.flex_volume import FlexVolumes
 from trio_kubelet.volumes.folders import PodFolders, make_folders, plugin_folder
 from trio_kubelet.volumes.mount import MS_BIND, mount, unmount
 from trio_kubelet.volumes.plugin import (
@@ -75,7 +76,7 @@ class Volumes:
 
     `plugins` maps the field that a source stands in (`empty_dir`), of a pod or of a persistent
     volume, to its plugin. Every method that touches the disk does so in one of the `threads`.
-    `csi` is the plugin whose drivers take their mounts away themselves.
+    The drivers of `csi` and `flex` take their mounts away themselves.
     """
 
     _folders: PodFolders
@@ -85,6 +86,7 @@ class Volumes:
     _device_plugins: Mapping[str, VolumePlugin] = field(factory=dict)
     """For volumes of the mode Block."""
     _csi: CSIVolumes | None = None
+    _flex: FlexVolumes | None = None
 
     def with_csi(self, staged: StagedVolumes) -> "Volumes":
         """Return the same with volumes of CSI drivers."""
@@ -151,6 +153,8 @@ class Volumes:
         await threads.run_sync(partial(_unmount_below, sub_paths))
         if self._csi is not None:
             await self._unpublish(self._csi, pod_uid, threads)
+        if self._flex is not None:
+            await self._flex.unmount(pod_uid, threads)
         await threads.run_sync(partial(_unmount_below, self._folders.pod(pod_uid)))
         await threads.run_sync(partial(unmap_devices, self._folders, pod_uid))
         for folder in await threads.run_sync(partial(self._volume_folders, pod_uid)):
@@ -163,6 +167,8 @@ class Volumes:
         self._resolver.forget(pod_uid)
         if self._csi is not None:
             self._csi.release(pod_uid)
+        if self._flex is not None:
+            self._flex.release(pod_uid)
 
     async def remove_pod(self, pod_uid: str, namespace: str = "") -> None:
         """Remove the volumes of a pod and then its whole folder. Raises as `tear_down`."""

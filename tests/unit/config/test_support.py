@@ -307,14 +307,6 @@ def test_what_does_not_exist_yet_has_its_capability_on_the_page() -> None:
         assert listed is bool(capability), name
 
 
-def test_a_default_that_promises_something_waits_and_is_bold() -> None:
-    for each in FIELDS:
-        if each.support.promised:
-            assert each.support.waits_for
-            assert each.default
-            assert f"**`{each.path}`**" in page()
-
-
 def test_a_gate_that_is_on_by_default_and_off_here_is_bold_on_the_page() -> None:
     for name, value in FIXED.items():
         assert (f"**`{name}`**" in page()) is (default_of(name) is not value)

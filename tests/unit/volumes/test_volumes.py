@@ -11,8 +11,8 @@ from attrs import evolve
 from trio_kubelet.k8s import (
     Container,
     EmptyDirVolumeSource,
+    FCVolumeSource,
     HostPathVolumeSource,
-    NFSVolumeSource,
     ObjectMeta,
     Pod,
     PodSecurityContext,
@@ -123,7 +123,7 @@ async def test_volumes_that_no_container_mounts_are_left_out(volumes: Volumes) -
 
 async def test_every_volume_that_fails_is_named(volumes: Volumes, tmp_path: Path) -> None:
     pod = pod_with(
-        Volume(name="a", nfs=NFSVolumeSource(server="far", path="/")),
+        Volume(name="a", fc=FCVolumeSource(wwids=("w",))),
         empty_dir("b"),
         Volume(name="c", host_path=HostPathVolumeSource(path=str(tmp_path / "x"), type="File")),
         Volume(name="d", empty_dir=EmptyDirVolumeSource(medium="Paper")),
@@ -132,7 +132,7 @@ async def test_every_volume_that_fails_is_named(volumes: Volumes, tmp_path: Path
         await volumes.prepare(pod)
     assert [message for _, message in caught.value.failures] == [
         'MountVolume.SetUp failed for volume "a" : no volume plugin matched: '
-        "this kubelet has no volumes of the kind nfs",
+        "this kubelet has no volumes of the kind fc",
         'MountVolume.SetUp failed for volume "c" : hostPath type check failed: '
         f"{tmp_path / 'x'} is not a file",
         'MountVolume.SetUp failed for volume "d" : unknown storage medium "Paper"',
