@@ -25,6 +25,9 @@ PLUGIN = Path(sysconfig.get_path("scripts")) / "protoc-gen-python_betterproto"
 MESSAGE = re.compile(r"^class \w+\(betterproto\.Message\):\n(?:(?:    .*)?\n)+", re.MULTILINE)
 """A generated class with its body."""
 
+RELATIVE_IMPORT = re.compile(r"^from (\.+)(\S*) import", re.MULTILINE)
+"""Of the messages of another contract."""
+
 NEEDS_ALL = re.compile(r"\b(group|optional)=")
 """Of a field: it is in a oneof, or may be absent though it is no message."""
 
@@ -46,7 +49,10 @@ def generated_stubs() -> Mapping[Path, str]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise GenerationError(done.stderr.strip())
-        return {p: with_lean_messages(source) for p, source in _sources(Path(folder)).items()}
+        return {
+            path: with_lean_messages(with_absolute_imports(source, path))
+            for path, source in _sources(Path(folder)).items()
+        }
 
 
 def drifted(generated: Mapping[Path, str], committed: Mapping[Path, str]) -> tuple[Path, ...]:
@@ -62,6 +68,17 @@ def drifted(generated: Mapping[Path, str], committed: Mapping[Path, str]) -> tup
 
 def _sources(folder: Path) -> Mapping[Path, str]:
     return {path.relative_to(folder): path.read_text() for path in folder.rglob("*.py")}
+
+
+def with_absolute_imports(source: str, path: Path) -> str:
+    """Have a stub at a path below the stubs' folder import others by their whole names."""
+    package = (*STUBS.relative_to(PROTOS.parent).parts, *path.parent.parts)
+
+    def absolute(match: re.Match[str]) -> str:
+        above = package[: len(package) - len(match[1]) + 1]
+        return f"from {'.'.join((*above, *filter(None, (match[2],))))} import"
+
+    return RELATIVE_IMPORT.sub(absolute, source)
 
 
 def with_lean_messages(source: str) -> str:

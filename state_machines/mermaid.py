@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from state_machines.certificate import CERTIFICATE
+from state_machines.claim import CLAIM
 from state_machines.container import CONTAINER
 from state_machines.device_plugin import DEVICE_PLUGIN
 from state_machines.image import IMAGE
@@ -78,6 +79,7 @@ def blocks() -> Mapping[str, str]:
         **_blocks_of(CERTIFICATE),
         **_blocks_of(STAGE),
         **_blocks_of(VOLUME),
+        **_blocks_of(CLAIM),
         **_blocks_of(SHUTDOWN),
         **_blocks_of(DEVICE_PLUGIN),
     }

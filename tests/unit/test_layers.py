@@ -24,6 +24,7 @@ LAYERS: dict[str, set[str]] = {
             "csi",
             "debugging",
             "devices",
+            "dra",
             "eviction",
             "hollow",
             "logs",

@@ -3,7 +3,6 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,7 @@ from trio_kubelet.sync.admission import Rejection
 from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.plugin import VolumesNotReady
 
-ACTED_ON, REJECTED, WAITS, IGNORED = TREATMENTS = (
-    "acted on",
-    "rejected",
-    "waits",
-    "ignored",
-)
+ACTED_ON, WAITS, IGNORED = TREATMENTS = ("acted on", "waits", "ignored")
 NOT_OF_A_POD = {"meta.v1.ObjectMeta"}
 """Types that a spec only carries within the template of a claim, which the control plane makes."""
 
@@ -98,25 +92,6 @@ def test_a_field_that_is_ignored_is_read_nowhere() -> None:
     alone = {name for name in ignored if named[name] == 1} - OF_OTHER_OBJECTS
     assert "scheduler_name" in alone
     assert alone & read == set()
-
-
-EXAMPLES: Mapping[str, dict[str, Any]] = {
-    "PodSpec.hostUsers": {"hostUsers": False},
-    "PodSpec.resourceClaims": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]},
-}
-"""A pod's spec for each field of PodSpec by which pods are rejected."""
-
-
-@pytest.mark.parametrize(
-    "row",
-    [row for row in ROWS if row.treatment == REJECTED and row.types == ("PodSpec",)],
-    ids=lambda row: row.name,
-)
-def test_a_pod_with_a_field_that_is_rejected_is_rejected(row: Row) -> None:
-    assert make_admission()(make_pod(), []) is None
-    rejection = make_admission()(make_pod(**EXAMPLES[row.name]), [])
-    assert isinstance(rejection, Rejection)
-    assert f"`{rejection.reason}`" in row.why
 
 
 RULE = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}
@@ -194,7 +169,7 @@ async def test_a_pod_waits_for_the_claim_of_a_device(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named_among_what_is_not_there_yet() -> None:
     missing = missing_capabilities()
-    left = [row for row in ROWS if row.treatment in (REJECTED, WAITS)]
+    left = [row for row in ROWS if row.treatment == WAITS]
     assert [row.name for row in left if row.capability.lower() not in missing] == []
     without = [row for row in left if not row.capability]
     assert [row.name for row in without if "Go kubelet" not in row.why and row.field != "*"] == []

@@ -20,6 +20,7 @@ from trio_kubelet import KUBERNETES_VERSION, __version__
 from trio_kubelet.agent.live_settings import CREDENTIAL_PROVIDERS
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.config.gates import KNOWN_GATES, Stage
+from trio_kubelet.dra import ClaimManager
 from trio_kubelet.eviction.manager import EvictionManager
 from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.k8s.client import ApiClients
@@ -121,6 +122,12 @@ class Monitoring:
         resizing.on_asked.add(safe(self._counter.resize_asked))
         resizing.on_refused.add(safe(self._counter.resize_refused))
         resizing.on_deferred_granted.add(safe(self._counter.deferred_resize_granted))
+
+    def watch_claims(self, claims: ClaimManager) -> None:
+        """Be told of resource claims and of calls to their drivers from now on."""
+        claims.on_operation.add(safe(self._counter.claims_handled))
+        claims.on_use.add(safe(lambda: self._counter.claims_used(claims.in_use())))
+        self._counter.claims_used(claims.in_use())
 
     def watch_evictions(self, evictions: EvictionManager) -> None:
         """Be told of evictions from now on."""

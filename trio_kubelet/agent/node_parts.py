@@ -35,6 +35,7 @@ from trio_kubelet.devices import (
     DeviceRecords,
     device_amounts,
 )
+from trio_kubelet.dra import DRADrivers
 from trio_kubelet.errors import StartError
 from trio_kubelet.eviction.memory_events import MemoryEvents
 from trio_kubelet.eviction.pressure_record import PressureRecord
@@ -91,8 +92,8 @@ from trio_kubelet.volumes.folders import make_folders
 
 PLUGINS_REGISTRY = "plugins_registry"
 DEVICE_PLUGINS, POD_RESOURCES = "device-plugins", "pod-resources"
-CSI_PLUGIN, DEVICE_PLUGIN = "CSIPlugin", "DevicePlugin"
-"""The types by which CSI drivers and device plugins register."""
+CSI_PLUGIN, DEVICE_PLUGIN, DRA_PLUGIN = "CSIPlugin", "DevicePlugin", "DRAPlugin"
+"""The types by which CSI drivers, device plugins and drivers of resource claims register."""
 
 PLEG_CHANNEL_SIZE = 1000
 PROBE_CHANNEL_SIZE = 100
@@ -172,11 +173,13 @@ class NodeParts:
         self.device_registration = DevicePluginRegistration(
             self.root / DEVICE_PLUGINS, device_plugins
         )
+        self.dra_drivers = DRADrivers()
         self.plugins = PluginRegistry(
             self.root / PLUGINS_REGISTRY,
             {
                 CSI_PLUGIN: self.csi_drivers.handle,
                 DEVICE_PLUGIN: self.device_registration.handle,
+                DRA_PLUGIN: self.dra_drivers.handle,
             },
         )
 

@@ -17,7 +17,9 @@ from trio_kubelet.agent.live_settings import CREDENTIAL_PROVIDERS
 from trio_kubelet.agent.node_cgroups import NodeCgroups, make_cgroups
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.agent.policies import PULL_FIELDS, crash_backoff, parallel_pulls
-from trio_kubelet.k8s import ResourceStatus
+from trio_kubelet.devices.allocation import ContainerAllocation
+from trio_kubelet.dra import ClaimManager, ClaimRecords
+from trio_kubelet.k8s import Container, Pod, ResourceStatus
 from trio_kubelet.node.host import gather_dns, gather_facts
 from trio_kubelet.node.node_object import declared_features
 from trio_kubelet.pod_source import is_static
@@ -191,6 +193,10 @@ async def make_pod_parts(
         max_pods=parts.settings.configuration.max_pods,
         ask=partial(ids_of_sandboxes, parts.client),
     )
+    claims = ClaimManager(
+        parts.dra_drivers, ClaimRecords(parts.root), cluster.references, parts.journal
+    )
+    await claims.records.load()
     builder = _Builder(
         parts=parts,
         cluster=cluster,
@@ -200,6 +206,7 @@ async def make_pod_parts(
         volumes=volumes,
         staged=staged,
         id_ranges=id_ranges,
+        claims=claims,
     )
     return builder.build()
 
@@ -216,6 +223,7 @@ class _Builder:
     volumes: Volumes
     staged: StagedVolumes
     id_ranges: PodIdRanges
+    claims: ClaimManager
     files: FairLimiter = field(
         init=False, factory=partial(FairLimiter, FILE_THREADS, FILE_THREADS // 2, 2)
     )
@@ -255,6 +263,7 @@ class _Builder:
                 allocations=parts.allocations,
                 managers=parts.managers,
                 devices=parts.devices,
+                claims=self.claims,
                 resizes=parts.resizes,
                 runtime_state=lambda: parts.runtime_health.state,
                 busy=parts.activity.busy,
@@ -267,6 +276,7 @@ class _Builder:
                     *parts.allocations.uids(),
                     *parts.managers.uids(),
                     *parts.devices.records.uids(),
+                    *self.claims.records.uids(),
                 },
                 folders=self.volumes.pods_on_disk,
                 cgroups=self.cgroups.pods.list_pod_uids,
@@ -283,6 +293,11 @@ class _Builder:
         if not self.parts.settings.gates["ResourceHealthStatus"]:
             return {}
         return self.parts.devices.resource_statuses(uid)
+
+    async def _allocation(self, pod: Pod, container: Container) -> ContainerAllocation:
+        """What a container gets of device plugins and of its claims. Raises ConfigError."""
+        allocation = await self.parts.devices.allocation(pod, container)
+        return self.claims.added(pod, container, allocation)
 
     def admission(self) -> Admission:
         parts, cluster = self.parts, self.cluster
@@ -386,7 +401,7 @@ class _Builder:
                 read_host_file=parts.host.read_hosts,
                 managers=parts.managers,
                 cpusets=parts.cpusets,
-                allocation=parts.devices.allocation,
+                allocation=self._allocation,
             ),
             stopper=stopper,
             remover=remover,

@@ -112,6 +112,7 @@ class Pods:
         self.tasks.on_finished.add(parts.shutdown.look_again)
         parts.status_syncs.add(parts.shutdown.look_again)
         parts.devices.on_pods.add(self._devices_changed)
+        pod_parts.sync.claims.on_pods.add(self._devices_changed)
 
     def of_shutdown(self) -> ShutdownPods:
         """The pods, for who ends them all."""

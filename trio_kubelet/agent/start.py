@@ -150,6 +150,7 @@ class Agent:
                 pods = self.make_pods(pod_parts, cluster, nursery)
                 self.monitoring.watch_pods(pods.tasks, pod_parts.probes, pods.resizing)
                 self.monitoring.watch_evictions(pods.evictions)
+                self.monitoring.watch_claims(pod_parts.sync.claims)
                 await nursery.start(pods.loop.run)
                 await nursery.start(parts.pleg.run)
             nursery.start_soon(pods.watch_static_sources)

@@ -105,13 +105,13 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "ContainerRestartRules": always(BETA),
     "ContainerStopSignals": ALPHA,
     "CustomCPUCFSQuotaPeriod": always(GA_UNLOCKED),
-    "DRAConsumableCapacity": waiting("devices", BETA),
-    "DRAExtendedResource": waiting("devices", BETA),
+    "DRAConsumableCapacity": always(BETA),
+    "DRAExtendedResource": always(BETA),
     "DRANodeAllocatableResources": waiting("devices", ALPHA),
     "DRAWorkloadResourceClaims": waiting("devices", ALPHA),
     "DisableCPUQuotaWithExclusiveCPUs": DEPRECATED,
     "DisableNodeKubeProxyVersion": always(DEPRECATED),
-    "DynamicResourceAllocation": waiting("devices", GA),
+    "DynamicResourceAllocation": always(GA),
     "EnvFiles": always(BETA),
     # The agent watches the runtime's events, falls back by itself where they are not to be
     # trusted, and goes on relisting: it needs no operator to opt in.

@@ -102,6 +102,7 @@ from trio_kubelet.k8s.kinds import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
+    RESOURCE_CLAIMS,
     RUNTIME_CLASSES,
     SECRETS,
     SERVICE_ACCOUNTS,
@@ -228,6 +229,14 @@ from trio_kubelet.k8s.probes import (
 from trio_kubelet.k8s.quantity import (
     Notation,
     Quantity,
+)
+from trio_kubelet.k8s.resource_claims import (
+    AllocatedClaim,
+    AllocatedClaimStatus,
+    AllocatedDevice,
+    AllocatedDevices,
+    ClaimAllocation,
+    ClaimConsumer,
 )
 from trio_kubelet.k8s.resources import (
     HUGEPAGES_PREFIX,
@@ -381,6 +390,7 @@ __all__ = [
     "PODS",
     "RESIZE_OF_INIT_CONTAINERS",
     "RESIZE_OF_PODS",
+    "RESOURCE_CLAIMS",
     "RESTART_ALL_CONTAINERS",
     "RUNTIME_CLASSES",
     "SECRETS",
@@ -393,6 +403,10 @@ __all__ = [
     "VOLUME_ATTACHMENTS",
     "AWSElasticBlockStoreVolumeSource",
     "Affinity",
+    "AllocatedClaim",
+    "AllocatedClaimStatus",
+    "AllocatedDevice",
+    "AllocatedDevices",
     "ApiStatus",
     "ApiType",
     "AppArmorProfile",
@@ -419,6 +433,8 @@ __all__ = [
     "CertificateSigningRequestStatus",
     "CinderPersistentVolumeSource",
     "CinderVolumeSource",
+    "ClaimAllocation",
+    "ClaimConsumer",
     "ClientIPConfig",
     "ClusterTrustBundle",
     "ClusterTrustBundleProjection",

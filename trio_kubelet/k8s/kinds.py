@@ -16,6 +16,7 @@ from trio_kubelet.k8s.lease import Lease
 from trio_kubelet.k8s.node import Node
 from trio_kubelet.k8s.persistent_volumes import PersistentVolume
 from trio_kubelet.k8s.pod import Pod
+from trio_kubelet.k8s.resource_claims import AllocatedClaim
 from trio_kubelet.k8s.reviews import SubjectAccessReview, TokenReview
 from trio_kubelet.k8s.runtime_class import RuntimeClass
 from trio_kubelet.k8s.service import Service, lighten_service
@@ -98,6 +99,9 @@ VOLUME_ATTACHMENTS = Kind(
     type=VolumeAttachment,
     namespaced=False,
 )
+RESOURCE_CLAIMS = Kind(
+    group="resource.k8s.io", resource="resourceclaims", kind="ResourceClaim", type=AllocatedClaim
+)
 CERTIFICATE_SIGNING_REQUESTS = Kind(
     group="certificates.k8s.io",
     resource="certificatesigningrequests",
@@ -143,6 +147,7 @@ KINDS: tuple[Kind[Any], ...] = (
     CSI_DRIVERS,
     CSI_NODES,
     VOLUME_ATTACHMENTS,
+    RESOURCE_CLAIMS,
     CERTIFICATE_SIGNING_REQUESTS,
     CLUSTER_TRUST_BUNDLES,
     TOKEN_REVIEWS,

@@ -5,7 +5,7 @@ those who act. What is known of a pod goes when its task has finished, so nothin
 pods that have been.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from attrs import define
 
@@ -184,6 +184,17 @@ class EventCounter:
     def device_plugin_registers(self, resource: str) -> None:
         """Count a call of a device plugin to register; its resource is empty for no valid name."""
         self.counts.device_plugin_registrations.labels(resource).inc()
+
+    def claims_handled(self, operation: str, is_error: bool, seconds: float) -> None:
+        """The claims of a pod were prepared or unprepared, or could not be."""
+        labels = (str(is_error).lower(), operation)
+        self.counts.claim_operation_seconds.labels(*labels).observe(seconds)
+
+    def claims_used(self, counts: Mapping[str, int]) -> None:
+        """Pods use so many claims, by driver; and in all."""
+        self.counts.claims_in_use.clear()
+        for driver, count in counts.items():
+            self.counts.claims_in_use.labels(driver).set(count)
 
     def devices_allocated(self, resource: str, seconds: float) -> None:
         """Count a call of Allocate, however it ended."""

@@ -176,6 +176,14 @@ class Counts:
         self.device_allocation_seconds = seconds(
             "kubelet_device_plugin_alloc_duration_seconds", "How long Allocate took.", resource
         )
+        self.claim_operation_seconds = seconds(
+            "dra_operations_duration_seconds",
+            "How long it took to prepare or unprepare the claims of a pod.",
+            ["is_error", "operation_name"],
+        )
+        self.claims_in_use = gauge(
+            "dra_resource_claims_in_use", "Claims that pods use, by driver.", ["driver_name"]
+        )
         endpoint, version = "kubelet_pod_resources_endpoint", ["server_api_version"]
         self.pod_resources_requests = counter(
             f"{endpoint}_requests", "Calls at the pod resources socket.", version

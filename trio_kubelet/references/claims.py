@@ -1,4 +1,4 @@
-"""Claims of pods on persistent volumes, and what belongs to the volumes: asked for when needed.
+"""Claims of pods on volumes and devices, and what belongs to the volumes: asked for when needed.
 
 What a claim's status says of its volume's growth at the node is written here, too.
 
@@ -14,11 +14,18 @@ from typing import TypeVar
 
 from attrs import frozen
 
-from trio_kubelet.k8s import PersistentVolume, PersistentVolumeClaim, Secret, VolumeAttachment
+from trio_kubelet.k8s import (
+    AllocatedClaim,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Secret,
+    VolumeAttachment,
+)
 from trio_kubelet.k8s.client import Api, ApiError, PatchType
 from trio_kubelet.k8s.kinds import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    RESOURCE_CLAIMS,
     SECRETS,
     VOLUME_ATTACHMENTS,
 )
@@ -82,6 +89,12 @@ class Claims:
     async def attachment(self, name: str) -> VolumeAttachment:
         """Return the attachment of a volume to this node, as it is now. Raises ObjectError."""
         return await self._ask(ALL_PODS, partial(self._api.get, VOLUME_ATTACHMENTS, name), "")
+
+    async def resource_claim(self, namespace: str, name: str) -> AllocatedClaim:
+        """Return a claim on devices as it is now. Raises ObjectError."""
+        get = partial(self._api.get, RESOURCE_CLAIMS, name, namespace)
+        words = f"failed to fetch ResourceClaim {namespace}/{name}: "
+        return await self._ask(namespace, get, words)
 
     async def _ask(self, namespace: str, get: Callable[..., Awaitable[T]], words: str) -> T:
         """Ask in the turn of a namespace. Raises ObjectError, which begins with the words."""

@@ -15,6 +15,7 @@ import trio
 from attrs import define, field, frozen
 
 from trio_kubelet.k8s import (
+    AllocatedClaim,
     ClusterTrustBundleProjection,
     ConfigMap,
     PersistentVolume,
@@ -220,6 +221,10 @@ class References:
         """Return the attachment of a volume to this node. Raises ObjectError."""
         return await self._claims.attachment(name)
 
+    async def resource_claim(self, namespace: str, name: str) -> AllocatedClaim:
+        """Return a claim of a pod on devices. Raises ObjectError."""
+        return await self._claims.resource_claim(namespace, name)
+
     async def environment(self, pod: Pod, *, is_static: bool = False) -> EnvironmentData:
         """Return what the variables of a registered pod are made of; waits for first answers.
 
@@ -310,6 +315,10 @@ class NoReferences:
     async def attachment(self, name: str) -> VolumeAttachment:
         """Raises ObjectError."""
         raise ObjectError(f"failed to fetch {name} from API server: there is none")
+
+    async def resource_claim(self, namespace: str, name: str) -> AllocatedClaim:
+        """Raises ObjectError."""
+        raise ObjectError(f"failed to fetch ResourceClaim {namespace}/{name}: no API server")
 
     async def environment(self, _pod: Pod, *, is_static: bool = False) -> EnvironmentData:  # noqa: ARG002
         """Nothing."""

@@ -1,8 +1,8 @@
 """The work of a pod's task in each state of its machine: the steps, in their order.
 
-    sync       status → devices → what admission gave, cgroup, volumes → containers → status
+    sync       status → devices, claims → what admission gave, cgroup, volumes → containers → status
     terminate  stop containers → status
-    release    volumes → cgroup → devices
+    release    volumes → cgroup → devices → claims
     clean      containers, sandboxes → what admission gave → folders, logs
 
 A syncer belongs to one incarnation of a pod, as do the containers that it acts on.
@@ -31,6 +31,8 @@ from trio_kubelet.devices.manager import (
     DeviceManager,
     DevicesAwaitedError,
 )
+from trio_kubelet.dra import ClaimManager, ClaimsAwaitedError
+from trio_kubelet.dra.manager import FAILED_PREPARE, WAITING_FOR_CLAIMS
 from trio_kubelet.errors import UNEXPECTED_ADMISSION_ERROR, PreparationError
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod, PodStatus
 from trio_kubelet.k8s.totals import is_sidecar
@@ -80,6 +82,7 @@ class SyncDependencies:
     allocations: Allocations
     managers: ResourceManagers
     devices: DeviceManager
+    claims: ClaimManager
     resizes: ResizeProgress
     runtime_state: Callable[[], RuntimeState]
     busy: Callable[[], AbstractContextManager[None]]
@@ -128,10 +131,11 @@ class PodSyncer:
             return SyncResult(failed=True)
         try:
             await self._get_devices(pod, observed)
+            await self._get_claims(pod, observed)
             outcome = await self._prepare_and_run(pod, observed)
         except RefusedError as error:
             return SyncResult(ending=self._rejection(pod, error.refusal))
-        except DevicesAwaitedError as error:
+        except (DevicesAwaitedError, ClaimsAwaitedError) as error:
             self._report_status(pod, observed)
             return SyncResult(
                 due_seconds=_earliest(error.seconds, self._deadline_seconds(pod, status))
@@ -185,6 +189,22 @@ class PodSyncer:
                 raise
         else:
             self._awaited = {}
+
+    async def _get_claims(self, pod: Pod, observed: ObservedPod) -> None:
+        """Have the pod's resource claims prepared, as `_get_devices` has its devices allocated.
+
+        Nothing of this ends a pod. Raises ClaimsAwaitedError.
+        """
+        claims = self._parts.claims
+        try:
+            await claims.prepare(pod, is_running=bool(observed.living))
+        except ClaimsAwaitedError as error:
+            reason = Reason(reason=WAITING_FOR_CLAIMS, message=str(error))
+            self._awaited = {**self._awaited, **dict.fromkeys(error.containers, reason)}
+            if claims.is_new_wait(self._uid):
+                self._warn(pod, FAILED_PREPARE, f"Failed to prepare dynamic resources: {error}")
+            if not observed.living:
+                raise
 
     def _rejection(self, pod: Pod, refusal: Refusal) -> Ending:
         """Tell that the pod cannot have its devices; returns its end."""
@@ -275,6 +295,7 @@ class PodSyncer:
                 await self._parts.storage.unmount(pod)
                 await self._parts.cgroups.remove(self._uid)
                 await self._parts.devices.release(self._uid)
+                await self._parts.claims.release(self._uid)
         except PreparationError as error:
             self._warn(pod, error.reason, f"error killing pod: {error.message}")
             raise UnfinishedError(error.message) from error

@@ -37,9 +37,6 @@ def _names(text: str) -> frozenset[str]:
 LEFT_OUT: Mapping[str, frozenset[str]] = {
     reason: _names(names)
     for reason, names in {
-        "There is no dynamic resource allocation yet; pods with claims are rejected.": """
-            dra_operations_duration_seconds dra_resource_claims_in_use
-        """,
         "There are no image volumes yet; pods that mount one wait.": """
             kubelet_image_volume_mounted_errors_total kubelet_image_volume_mounted_succeed_total
             kubelet_image_volume_requested_total

@@ -207,7 +207,6 @@ async def test_links_to_sockets_and_folders_elsewhere_are_passed_over(scene: Sce
             {"type": "DevicePlugin"},
             "RegisterPlugin error -- no handler registered for plugin type: DevicePlugin at socket",
         ),
-        ({"type": "DRAPlugin"}, "no handler registered for plugin type: DRAPlugin at socket"),
         ({"name": ""}, "the plugin has no name"),
         ({"name": "x" * 254}, "has more than 253 characters"),
         ({"endpoint": "relative.sock"}, "must be of the form unix:///absolute/path"),

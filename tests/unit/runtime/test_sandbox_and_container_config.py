@@ -5,16 +5,11 @@ from tests.node_facts import configured, gated, node_facts
 from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import (
     Container,
-    ContainerExtendedResourceRequest,
     ContainerPort,
     Lifecycle,
     ObjectMeta,
     Pod,
-    PodExtendedResourceClaimStatus,
     PodSpec,
-    PodStatus,
-    ResourceClaim,
-    ResourceRequirements,
 )
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import is_present
@@ -118,31 +113,6 @@ def test_the_image_is_named_by_its_id_and_as_the_pod_wrote_it() -> None:
 def test_values_of_the_environment_are_bytes_and_need_not_be_text() -> None:
     made = container(environment={"A": "é", "RAW": "\udcff"})
     assert [(env.key, env.value) for env in made.envs] == [("A", "é".encode()), ("RAW", b"\xff")]
-
-
-EXTENDED = PodExtendedResourceClaimStatus(
-    request_mappings=(ContainerExtendedResourceRequest(container_name="c"),)
-)
-
-
-@pytest.mark.parametrize(
-    ("pod", "container"),
-    [
-        (
-            POD,
-            evolve(CONTAINER, resources=ResourceRequirements(claims=(ResourceClaim(name="gpu"),))),
-        ),
-        (evolve(POD, status=PodStatus(extended_resource_claim_status=EXTENDED)), CONTAINER),
-    ],
-)
-def test_a_container_is_not_made_without_the_devices_that_it_claims(
-    pod: Pod, container: Container
-) -> None:
-    facts = ContainerFacts(image_id="sha256:1")
-    with pytest.raises(ConfigError, match="does not support resource claims"):
-        container_config(pod, container, NODE, facts, restart_count=0)
-    beside = evolve(CONTAINER, name="beside")
-    container_config(pod, beside, NODE, facts, restart_count=0)
 
 
 def test_every_mount_is_mapped_into_the_pods_user_namespace() -> None:

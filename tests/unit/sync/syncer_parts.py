@@ -9,6 +9,7 @@ import trio
 from state_machines.pod import StopEvidence
 from tests.trio_clock import TrioClock
 from tests.unit.devices.nodes import no_devices
+from tests.unit.dra.nodes import no_claims
 from tests.unit.resource_managers.machines import no_managers
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.k8s import (
@@ -177,6 +178,7 @@ def make_parts(
         allocations=allocations,
         managers=managers or no_managers(),
         devices=managers.devices if managers is not None else no_devices(),
+        claims=no_claims(journal),
         resizes=ResizeProgress(allocations, journal),
         runtime_state=lambda: known_health.state,
         busy=Activity().busy,

@@ -89,7 +89,7 @@ REASONS: Mapping[str, Said | Left] = {
     "FailedPodSandBoxStatus": Said(SANDBOX),
     "FailedPostStartHook": Said(STARTER),
     "FailedPreStopHook": Said(STOPPER),
-    "FailedPrepareDynamicResources": Said("sync/admission/node_features.py"),
+    "FailedPrepareDynamicResources": Said(SYNCER),
     "FailedSync": Said("sync/pod_task.py"),
     "FailedValidation": Said("sources/merge.py"),
     "FileSystemResizeFailed": Said("volumes/csi_expansion.py"),

@@ -30,15 +30,6 @@ from trio_kubelet.runtime.config.security import (
 )
 from trio_kubelet.runtime.node_facts import NodeFacts
 
-NO_RESOURCE_CLAIMS = (
-    "Failed to prepare dynamic resources: this kubelet does not support resource claims"
-)
-"""Devices that pods are given through resource claims (KEP-4381) cannot be prepared so far.
-
-A container that runs without a device that it claims fails in ways that nobody can explain. So
-admission rejects such a pod, and of one that another kubelet admitted no container is made anew.
-"""
-
 
 @frozen(kw_only=True)
 class PodInputs:
@@ -59,7 +50,7 @@ class ContainerFacts:
     `image_id` is the image's id in the runtime and `image_user` the user it names;
     `environment`, `mounts` and `devices` are made by `environment`, `container_mounts` and
     `container_devices`, `placement` is what the resource managers gave it, `allocation` what device
-    plugins said.
+    plugins said and its resource claims have.
     `target_container_id`: see `container_security_context`.
     """
 
@@ -79,11 +70,8 @@ def container_config(
 ) -> cri.ContainerConfig:
     """The config for the container's incarnation number `restart_count` (0 is its first).
 
-    Raises ConfigError when the container cannot run as its security context demands, or without
-    devices that it claims.
+    Raises ConfigError when the container cannot run as its security context demands.
     """
-    if uses_resource_claims(pod, container):
-        raise ConfigError(NO_RESOURCE_CLAIMS)
     command, args = _command(container, facts.environment)
     return cri.ContainerConfig(
         metadata=cri.ContainerMetadata(name=container.name, attempt=restart_count),
@@ -164,16 +152,3 @@ def _stop_signal(container: Container, node: NodeFacts) -> cri.Signal:
     if node.settings.gates["ContainerStopSignals"] and container.lifecycle is not None:
         name = container.lifecycle.stop_signal.replace("+", "PLUS").replace("-", "MINUS")
     return cri.Signal.from_string(name or "RUNTIME_DEFAULT")
-
-
-def has_resource_claims(pod: Pod) -> bool:
-    """True if claims belong to the pod, its own or one that backs its extended resources."""
-    return bool(pod.spec.resource_claims) or pod.status.extended_resource_claim_status is not None
-
-
-def uses_resource_claims(pod: Pod, container: Container) -> bool:
-    """True if a container is to get something of a claim."""
-    extended = pod.status.extended_resource_claim_status
-    backed = extended.request_mappings if extended is not None else ()
-    own = container.resources.claims if container.resources is not None else ()
-    return bool(own) or any(request.container_name == container.name for request in backed)

@@ -25,7 +25,6 @@ from trio_kubelet.sync.admission.node_features import (
     undeclared_features,
     unenforceable_apparmor,
     unknown_runtime_class,
-    unprepared_devices,
     unsupported_groups_policy,
     wrong_os,
 )
@@ -155,7 +154,6 @@ class Admission:
             unenforceable_apparmor(pod, enabled=self.apparmor)
             or undeclared_features(pod, self.declared_features())
             or missing_user_namespace(pod, self.no_user_namespace(pod))
-            or unprepared_devices(pod)
         )
 
 

@@ -17,7 +17,6 @@ from trio_kubelet.k8s import (
     Quantity,
     SupplementalGroupsPolicy,
 )
-from trio_kubelet.runtime.config.container_config import NO_RESOURCE_CLAIMS, has_resource_claims
 from trio_kubelet.runtime.config.security import apparmor_profile
 from trio_kubelet.sync.admission.admission_result import Rejection
 
@@ -163,13 +162,6 @@ def missing_user_namespace(pod: Pod, why: str) -> Rejection | None:
     if pod.spec.host_users is not False or not why:
         return None
     return Rejection(reason="UserNamespacesNotSupported", message=why)
-
-
-def unprepared_devices(pod: Pod) -> Rejection | None:
-    """Reject a pod with resource claims (KEP-4381): their devices cannot be prepared."""
-    if not has_resource_claims(pod):
-        return None
-    return Rejection(reason="FailedPrepareDynamicResources", message=NO_RESOURCE_CLAIMS)
 
 
 def unknown_runtime_class(pod: Pod) -> Rejection | None:

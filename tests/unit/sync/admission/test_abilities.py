@@ -18,7 +18,6 @@ from trio_kubelet.sync.admission.node_features import (
     too_many_items,
     undeclared_features,
     unenforceable_apparmor,
-    unprepared_devices,
     unsupported_groups_policy,
     with_ephemeral_containers_that_fit,
     wrong_os,
@@ -226,27 +225,3 @@ def test_a_pod_that_asks_for_a_user_namespace_where_there_is_none_is_rejected() 
     assert missing_user_namespace(asking, "there are none") == Rejection(
         reason="UserNamespacesNotSupported", message="there are none"
     )
-
-
-EXTENDED = {"resourceClaimName": "claim", "requestMappings": []}
-
-
-@pytest.mark.parametrize(
-    ("spec", "status", "rejected"),
-    [
-        ({}, {}, False),
-        ({"resourceClaims": [{"name": "gpu", "resourceClaimName": "claim"}]}, {}, True),
-        ({}, {"extendedResourceClaimStatus": EXTENDED}, True),
-    ],
-)
-def test_a_pod_whose_devices_cannot_be_prepared_is_rejected(
-    spec: dict[str, Any], status: dict[str, Any], rejected: bool
-) -> None:
-    rejection = unprepared_devices(make_pod(status=status, **spec))
-    assert (rejection is not None) == rejected
-    if rejection is not None:
-        assert rejection == Rejection(
-            reason="FailedPrepareDynamicResources",
-            message="Failed to prepare dynamic resources: "
-            "this kubelet does not support resource claims",
-        )

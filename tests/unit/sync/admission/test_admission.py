@@ -107,12 +107,6 @@ REJECTED: list[tuple[Node | None, Pod, str, str]] = [
     ),
     (
         None,
-        make_pod(resourceClaims=[{"name": "gpu", "resourceClaimName": "claim"}]),
-        "FailedPrepareDynamicResources",
-        "Failed to prepare dynamic resources: this kubelet does not support resource claims",
-    ),
-    (
-        None,
         make_pod(securityContext={"supplementalGroupsPolicy": "Strict"}),
         "SupplementalGroupsPolicyNotSupported",
         "SupplementalGroupsPolicy=Strict is not supported in this node",

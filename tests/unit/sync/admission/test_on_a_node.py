@@ -5,7 +5,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from attrs import evolve, frozen
 from trio.testing import MockClock
@@ -180,23 +179,26 @@ async def test_a_rejected_pod_shows_its_reason_and_no_containers(
         assert list(node.runtime.sandboxes) == []
 
 
-@pytest.mark.parametrize(
-    ("spec", "reason"),
-    [
-        (
-            {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]},
-            "FailedPrepareDynamicResources",
-        ),
-    ],
-)
-async def test_a_pod_never_runs_without_what_the_agent_cannot_give_it(
-    autojump_clock: MockClock, tmp_path: Path, spec: dict[str, Any], reason: str
+def waiting_reason(node: OneNode, name: str) -> str:
+    """Why the first container of a pod waits; empty if it does not, or nobody has told."""
+    for container in node.status(name).container_statuses:
+        if container.state is not None and container.state.waiting is not None:
+            return container.state.waiting.reason
+    return ""
+
+
+async def test_a_pod_waits_for_its_claims_and_says_so(
+    autojump_clock: MockClock, tmp_path: Path
 ) -> None:
+    claims = [{"name": "gpu", "resourceClaimName": "gpu"}]
+    uses = {"name": "c", "image": "image", "resources": {"claims": [{"name": "gpu"}]}}
     async with one_node(tmp_path) as node, node.agent():
-        node.server.create(PODS, make_pod("p", **spec))
-        status = await node.becomes("p", "Failed")
-        assert status.reason == reason
-        assert status.message == f"Pod was rejected: {await node.hears('p', reason)}"
+        node.server.create(PODS, make_pod("p", resourceClaims=claims, containers=[uses]))
+        words = await node.hears("p", "FailedPrepareDynamicResources")
+        assert words.startswith(
+            "Failed to prepare dynamic resources: failed to fetch ResourceClaim default/gpu: "
+        )
+        await node.server.until(lambda: waiting_reason(node, "p") == "WaitingForResourceClaims")
         assert list(node.runtime.sandboxes) == []
 
 

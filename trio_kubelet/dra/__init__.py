@@ -1,0 +1,13 @@
+"""Dynamic resource allocation: devices of ResourceClaims, which drivers get ready for pods.
+
+`drivers.py` has the drivers that are registered, `driver.py` calls one. `claims.py` (pure) says
+which claims a pod has and which devices of them its containers get; `records.py` keeps the claims
+of this node in the Go kubelet's file (`checkpoint.py`), and `manager.py` has them prepared before
+the first container of a pod and unprepared after the last one.
+"""
+
+from trio_kubelet.dra.drivers import DRADrivers
+from trio_kubelet.dra.manager import ClaimManager, ClaimsAwaitedError
+from trio_kubelet.dra.records import ClaimRecords
+
+__all__ = ["ClaimManager", "ClaimRecords", "ClaimsAwaitedError", "DRADrivers"]

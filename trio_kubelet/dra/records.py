@@ -1,0 +1,84 @@
+"""The claims that pods of this node use: the owner of the records and of their file.
+
+Plain methods but for those that touch the disk. The file is written whole and durably before a
+driver is asked for anything, and before a container uses a device that is new in it.
+"""
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import trio
+from attrs import evolve
+
+from trio_kubelet.dra.checkpoint import ClaimRecord, parsed, printed
+from trio_kubelet.resource_managers.state_file import StateFile
+
+CHECKPOINT = "dra_manager_state"
+MAX_CLAIMS = 4096
+"""Of a node: each change writes them all."""
+
+
+class ClaimRecords:
+    """The records by namespace and name of the claim. `root` is the agent's root folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._records: dict[tuple[str, str], ClaimRecord] = {}
+        self._file = StateFile[tuple[ClaimRecord, ...]](
+            root / CHECKPOINT,
+            trio.CapacityLimiter(1),
+            snapshot=lambda: tuple(self._records.values()),
+            printed=printed,
+        )
+
+    async def load(self) -> None:
+        """Read what an earlier agent kept, this one or the Go kubelet. Before the first pod."""
+        found = await self._file.read(parsed)
+        if found is None:
+            return
+        for problem in found.problems:
+            self._file.repaired(problem)
+        for record in found.records:
+            self._records[record.namespace, record.name] = record
+
+    def all(self) -> Collection[ClaimRecord]:
+        """The records of all claims."""
+        return self._records.values()
+
+    def uids(self) -> frozenset[str]:
+        """The UIDs of all pods that use claims."""
+        return frozenset(uid for record in self._records.values() for uid in record.pods)
+
+    def of_pod(self, uid: str) -> Collection[ClaimRecord]:
+        """The records of the claims that a pod uses."""
+        return [record for record in self._records.values() if uid in record.pods]
+
+    def get(self, namespace: str, name: str) -> ClaimRecord | None:
+        """The record of a claim."""
+        return self._records.get((namespace, name))
+
+    @property
+    def has_room(self) -> bool:
+        """True if one more claim can be kept."""
+        return len(self._records) < MAX_CLAIMS
+
+    def put(self, record: ClaimRecord) -> None:
+        """Record a claim, or what has changed of it."""
+        self._records[record.namespace, record.name] = record
+        self._file.changed()
+
+    def drop(self, record: ClaimRecord) -> None:
+        """Forget a claim that nobody uses any more."""
+        del self._records[record.namespace, record.name]
+        self._file.changed()
+
+    def withdraw(self, uid: str, records: Iterable[ClaimRecord]) -> None:
+        """A pod does not use claims any more that others still use."""
+        for record in records:
+            self.put(evolve(record, pods=record.pods - {uid}))
+
+    async def keep(self) -> bool:
+        """Return when all that was recorded so far is on the disk, or could not be written.
+
+        True if it is there.
+        """
+        return await self._file.keep()
