@@ -99,6 +99,7 @@ class LabAgent:
             "failSwapOn": False,
             "healthzPort": 0,
             "enableServer": False,
+            "makeIPTablesUtilChains": False,  # The rules of this host are its own.
             "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%"},
             "clusterDNS": ["10.96.0.10"],
             "clusterDomain": "cluster.local",

@@ -88,7 +88,7 @@ def find(wish: str, packages: Packages) -> Tools:
         cni_plugins=_cni_plugins(packages),
         busybox=busybox(packages),
         catatonit=in_package(packages, "catatonit", "usr/bin/catatonit", "bin/catatonit"),
-        iptables=_iptables(packages),
+        iptables=iptables(packages),
     )
 
 
@@ -152,7 +152,7 @@ def _cni_plugins(packages: Packages) -> Path:
     return packages.unpacked("containernetworking-plugins") / "usr/lib/cni"
 
 
-def _iptables(packages: Packages) -> Path | None:
+def iptables(packages: Packages) -> Path | None:
     """Find an iptables that works with this kernel; None if neither kind does."""
     installed = shutil.which("iptables", path=_search_path())
     if installed:

@@ -107,6 +107,7 @@ def configuration(tmp_path: Path) -> dict[str, object]:
         "podLogsDir": str(tmp_path / "logs"),
         "failCgroupV1": False,
         "failSwapOn": False,
+        "makeIPTablesUtilChains": False,
         "healthzPort": 0,
         "enableServer": False,
     }

@@ -29,6 +29,7 @@ from trio_kubelet.errors import StartError
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.kernel.systemd import ServiceNotifier, feed_watchdog, watchdog_seconds
 from trio_kubelet.node.host import Host, resolv_conf_warnings
+from trio_kubelet.node.iptables import keep_chains
 from trio_kubelet.node.pod_cidr import PodCidr, pod_cidr_of
 from trio_kubelet.node.system_oom import SystemOomWatch
 from trio_kubelet.rpc import look_over
@@ -90,6 +91,7 @@ class Agent:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.warn_of_host)
             nursery.start_soon(self._watch_system_ooms)
+            nursery.start_soon(self._keep_iptables_chains)
             nursery.start_soon(parts.stats.run)
             nursery.start_soon(parts.devices.run)
             nursery.start_soon(parts.plugins.run)
@@ -124,6 +126,12 @@ class Agent:
         if parts.host.kernel_log is not None:
             boot_id = parts.host.machine.boot_id
             await SystemOomWatch(parts.host.kernel_log, parts.root, boot_id, parts.recorder).run()
+
+    async def _keep_iptables_chains(self) -> None:
+        parts = self.parts
+        # The rules of a host are not those of a runtime without a kernel.
+        if parts.settings.configuration.make_iptables_util_chains and parts.host.privileged:
+            await keep_chains()
 
     async def _tell_service_manager(self) -> None:
         self._notifier.ready()

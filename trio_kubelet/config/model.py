@@ -193,9 +193,7 @@ class KubeletConfiguration:
     pods_per_core: int = option("podsPerCore", 0)
     enable_controller_attach_detach: bool = nullable("enableControllerAttachDetach", True)
     protect_kernel_defaults: bool = option("protectKernelDefaults", False)
-    make_iptables_util_chains: bool = nullable(
-        "makeIPTablesUtilChains", True, Support(acts_as_with=False)
-    )
+    make_iptables_util_chains: bool = nullable("makeIPTablesUtilChains", True)
     iptables_masquerade_bit: int = nullable("iptablesMasqueradeBit", 14, WITHOUT_EFFECT)
     iptables_drop_bit: int = nullable("iptablesDropBit", 15, WITHOUT_EFFECT)
 

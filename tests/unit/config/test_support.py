@@ -121,7 +121,7 @@ def test_thresholds_that_have_no_effect_are_named_by_their_signal() -> None:
     ("text", "named"),
     [
         ("enableServer: true", []),
-        ("makeIPTablesUtilChains: true", ["makeIPTablesUtilChains"]),
+        ("makeIPTablesUtilChains: true", []),
         ("makeIPTablesUtilChains: false", []),
         ("makeIPTablesUtilChains: null", []),
         ("tlsMinVersion: VersionTLS11", ["tlsMinVersion"]),
@@ -166,7 +166,7 @@ def names_in_warning(arguments: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--make-iptables-util-chains"], ["makeIPTablesUtilChains"]),
+        (["--make-iptables-util-chains"], []),
         (["--make-iptables-util-chains=false"], []),
         (
             ["--feature-gates=ImageVolumeWithDigest=true,EnvFiles=true"],
@@ -181,11 +181,11 @@ def test_flags_are_told_of_as_fields_are(arguments: list[str], named: list[str])
 
 def test_a_drop_in_may_take_back_what_the_file_asks_for(tmp_path: Path) -> None:
     file, folder = tmp_path / "config.yaml", tmp_path / "conf.d"
-    file.write_text(yaml.safe_dump({**HEADER, "makeIPTablesUtilChains": True}))
+    file.write_text(yaml.safe_dump({**HEADER, "enableContentionProfiling": True}))
     folder.mkdir()
     arguments = [f"--config={file}", f"--config-dir={folder}"]
-    assert names_in_warning(arguments) == ["makeIPTablesUtilChains"]
-    (folder / "10.conf").write_text(yaml.safe_dump({**HEADER, "makeIPTablesUtilChains": None}))
+    assert names_in_warning(arguments) == ["enableContentionProfiling"]
+    (folder / "10.conf").write_text(yaml.safe_dump({**HEADER, "enableContentionProfiling": None}))
     assert names_in_warning(arguments) == []
 
 
