@@ -117,7 +117,7 @@ CERTIFICATE: StateMachine[CertificateState, CertificateEvent, CertificateEvidenc
         Row(S.REQUESTED, E.ISSUED,        S.BACK_OFF,  "the signer left out what was asked for, and would do so again at once"),
         Row(S.REQUESTED, E.REFUSED,       S.BACK_OFF,  "who denied it may think better of the next one"),
         Row(S.REQUESTED, E.ABANDONED,     S.BACK_OFF,  "an answer to it would come too late: a new request has a new key"),
-        Row(S.REQUESTED, E.NAMES_CHANGED, S.DUE,       "nobody needs what it asks for any more"),
+        Row(S.REQUESTED, E.NAMES_CHANGED, S.BACK_OFF,  "nobody needs what it asks for any more, and they may change again"),
 
         Row(S.BACK_OFF,  E.EXAMINED,      S.NAMELESS,  "there is nothing to ask for any more", has_no_names),
         Row(S.BACK_OFF,  E.EXAMINED,      S.CURRENT,   "somebody else brought a good one, or the names are the old ones again", is_good),

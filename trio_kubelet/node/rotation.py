@@ -7,6 +7,7 @@ while the machine sleeps, and may be set. Each request has a new key, which is o
 with its certificate; a request that was not answered in a quarter of an hour is forgotten.
 """
 
+import math
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -57,6 +58,9 @@ ANSWER_SECONDS = 900.0
 """A request that nobody has answered by then is forgotten."""
 
 LONGEST_SLEEP_SECONDS = 3600.0
+NAMES_PAUSE_SECONDS = 30.0
+"""The time from a request until the names are looked at again, if they change by then."""
+
 SHORTEST_LIFE_SECONDS = 1.0
 """A certificate whose rotation was due when it was issued is kept for so long."""
 
@@ -122,6 +126,7 @@ class Rotation:
     _due_at: datetime = field(init=False, default=datetime.max.replace(tzinfo=UTC))
     _wake: trio.Event = field(init=False, factory=trio.Event)
     _requested: CertificateNames | None = field(init=False, default=None)
+    _requested_at: float = field(init=False, default=-math.inf)
     _answer: trio.CancelScope = field(init=False, factory=trio.CancelScope)
     _retries: Retries = field(init=False, factory=lambda: Retries(REQUEST_BACKOFF))
 
@@ -159,6 +164,8 @@ class Rotation:
             elif self.state is not S.DUE:
                 with trio.move_on_after(self._seconds_to_sleep()):
                     await self._wake.wait()
+                    # Addresses that come and go are not requested each time.
+                    await trio.sleep_until(self._requested_at + NAMES_PAUSE_SECONDS)
 
     def _seconds_to_sleep(self) -> float:
         if self.state is S.NAMELESS:
@@ -166,21 +173,21 @@ class Rotation:
         return seconds_to_sleep(self._now(), self._due_at)
 
     async def _request(self) -> None:
-        """Make requests until one was answered or came to nothing."""
-        while self.state is S.DUE:
-            names = self.names()
-            if names is None:
-                self._step(E.SUBMIT_FAILED)
-                return
-            try:
-                async with self.asking(self.valid_pair()) as api:
-                    await self._request_of(api, names)
-            except (ApiError, KubeconfigError, OSError, ValueError) as error:
-                self._failed(E.SUBMIT_FAILED, str(error))
-            except RequestRefusedError as error:
-                self._failed(E.REFUSED, str(error))
-            except RequestGoneError as error:
-                self._failed(E.ABANDONED, str(error))
+        """Make a request, and wait until it was answered or came to nothing."""
+        names = self.names()
+        if names is None:
+            self._step(E.SUBMIT_FAILED)
+            return
+        self._requested_at = trio.current_time()
+        try:
+            async with self.asking(self.valid_pair()) as api:
+                await self._request_of(api, names)
+        except (ApiError, KubeconfigError, OSError, ValueError) as error:
+            self._failed(E.SUBMIT_FAILED, str(error))
+        except RequestRefusedError as error:
+            self._failed(E.REFUSED, str(error))
+        except RequestGoneError as error:
+            self._failed(E.ABANDONED, str(error))
 
     async def _request_of(self, api: Api, names: CertificateNames) -> None:
         """Make one request, and wait for what becomes of it."""

@@ -213,6 +213,22 @@ async def test_a_request_for_names_that_are_not_wanted_any_more_is_not_waited_fo
     assert len(scene.taken) == 1
 
 
+async def test_addresses_that_come_and_go_are_not_requested_each_time(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.signer.run)
+        nursery.start_soon(scene.rotation.run)
+        for number in range(600):
+            scene.names = names = CertificateNames("node-1", (), (f"10.0.0.{number % 200}",))
+            scene.rotation.names_changed()
+            await trio.sleep(1)
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    assert 10 < len(scene.requests) < 70
+    assert names.are_in(scene.taken[-1][1].chain[0])
+
+
 async def test_a_signer_that_leaves_out_names_is_not_asked_without_a_pause(
     scene: Scene, autojump_clock: MockClock
 ) -> None:
