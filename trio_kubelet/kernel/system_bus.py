@@ -23,9 +23,13 @@ from jeepney import (
 from jeepney.auth import BEGIN, AuthenticationError, Authenticator
 from jeepney.bus import get_bus
 from jeepney.io.trio import DBusConnection
+from jeepney.low_level import Parser
 
 SYSTEM_BUS = "SYSTEM"
 NO_REPLY = "org.freedesktop.DBus.Error.NoReply"
+
+MOST_MESSAGE_BYTES = 1 << 20
+"""Services answer in far fewer. Every user of the machine may send messages of 32 MiB to us."""
 
 _BROKEN = (OSError, trio.BrokenResourceError, trio.EndOfChannel, AuthenticationError)
 # What jeepney raises for a message that it cannot read; the bus passes on such ones, too.
@@ -38,6 +42,21 @@ class BusError(Exception):
     def __init__(self, name: str, message: str) -> None:
         self.name = name
         super().__init__(message)
+
+
+class _BoundedParser:
+    """jeepney's parser, but for messages that are too long: that stands at their beginning."""
+
+    def __init__(self) -> None:
+        self._parser = Parser()
+        self.add_data = self._parser.add_data
+        self.bytes_desired = self._parser.bytes_desired
+
+    def get_next_message(self) -> Message | None:
+        message: Message | None = self._parser.get_next_message()
+        if message is None and self.bytes_desired() > MOST_MESSAGE_BYTES:
+            raise ValueError(f"it is one of more than {MOST_MESSAGE_BYTES} bytes")
+        return message
 
 
 class Bus:
@@ -124,6 +143,7 @@ async def open_bus(
         async with stream:
             await _authenticate(stream, has_bus=has_bus, with_files=with_files)
             connection = DBusConnection(stream.socket, enable_fds=with_files)
+            connection.parser = _BoundedParser()
             bus = Bus(connection, service, has_bus=has_bus)
             await bus.greet()
             yield bus

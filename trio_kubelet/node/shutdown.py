@@ -2,12 +2,15 @@
 
 `NodeShutdown` walks its table (`state_machines/shutdown.py`) by what logind announces. The groups
 of pods end one after the other, from the lowest priority to the highest; each has its seconds, in
-which its pods end as their own grace periods allow. Statuses go out as pods end; logind is held
-up until the API shows the last ones, or all time is used up and a little more: the pods that were
-killed last are to be told of, too. Meanwhile the node is not ready and takes no pod.
+which its pods end as their own grace periods allow. Where logind grants less time than the groups
+have together, each has less by the same share, so that none uses up that of others. Statuses go out
+as pods end; logind is held up until the API shows the last ones, or all time is used up and a
+little more: the pods that were killed last are to be told of, too. Meanwhile the node is not ready
+and takes no pod.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -86,6 +89,20 @@ def grace_periods(configuration: KubeletConfiguration) -> tuple[GracePeriod, ...
     )
 
 
+def periods_within(
+    periods: Sequence[GracePeriod], granted_seconds: float
+) -> tuple[GracePeriod, ...]:
+    """The periods in a time in which they do not all fit: each is shorter by the same share.
+
+    What the last statuses need is not the pods', but they have half of the time at least.
+    """
+    wanted = sum(period.seconds for period in periods)
+    there = max(granted_seconds - LAST_STATUS_SECONDS, granted_seconds / 2)
+    if wanted <= there:
+        return tuple(periods)
+    return tuple(GracePeriod(each.priority, each.seconds * there / wanted) for each in periods)
+
+
 def priority_groups(
     periods: Sequence[GracePeriod], pods: Iterable[Pod]
 ) -> tuple[PriorityGroup, ...]:
@@ -151,6 +168,8 @@ class NodeShutdown:
     times: ShutdownTimes = field(init=False, factory=ShutdownTimes)
     _walk: Walk[ShutdownState, ShutdownEvent, None] = field(init=False)
     _lock: DelayLock | None = field(init=False, default=None)
+    _granted_seconds: float = field(init=False, default=math.inf)
+    """The time that logind waits; infinite before it has told."""
     _ending: trio.CancelScope = field(init=False, factory=trio.CancelScope)
     _news: trio.Event = field(init=False, factory=trio.Event)
 
@@ -220,9 +239,10 @@ class NodeShutdown:
         except (OSError, BusError) as error:
             granted = await logind.delay_seconds()
             log.warning("logind cannot be told how long to wait", error=str(error))
+        self._granted_seconds = granted
         if granted < wanted:
             log.warning(
-                "a shutdown will not wait for as long as pods may need",
+                "a shutdown will not wait for as long as pods may need, each group has its share",
                 wanted_seconds=wanted,
                 granted_seconds=granted,
                 hint="set InhibitDelayMaxSec in /etc/systemd/logind.conf",
@@ -255,9 +275,10 @@ class NodeShutdown:
 
     async def _end_pods(self, pods: ShutdownPods, scope: trio.CancelScope) -> None:
         with scope:
-            latest = trio.current_time() + sum(period.seconds for period in self._periods)
+            periods = periods_within(self._periods, self._granted_seconds)
+            latest = trio.current_time() + sum(period.seconds for period in periods)
             await self._save(ShutdownTimes(start_ns=self._clock.now_ns()))
-            groups = priority_groups(self._periods, tuple(pods.active()))
+            groups = priority_groups(periods, tuple(pods.active()))
             for group in groups:
                 await self._end_group(group, pods)
             with trio.move_on_at(max(latest, trio.current_time() + LAST_STATUS_SECONDS)):

@@ -1,6 +1,7 @@
 """A bus with nothing but logind on it, and as much of systemd as reloads that."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,13 @@ class FakeLogind:
             forged = new_signal(MANAGER, "PrepareForShutdown", "b", (True,))
             forged.header.fields[HeaderFields.destination] = ":1.7"
             await connection.send(forged)
+
+    async def send_too_much(self) -> None:
+        """A user of the machine sends the agent a long message, which breaks the connection."""
+        large = new_signal(MANAGER, "PrepareForShutdown", "s", ("x" * (2 << 20),))
+        for connection in tuple(self.connections):
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await connection.send(large)
 
     async def begin_anew(self) -> None:
         """logind ends, and another one takes its name."""

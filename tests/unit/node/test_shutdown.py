@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import structlog.testing
 import trio
 from attrs import define, field
 from hypothesis import given
@@ -30,6 +31,7 @@ from trio_kubelet.node.shutdown import (
     ShutdownPods,
     ShutdownTimes,
     grace_periods,
+    periods_within,
     priority_groups,
 )
 from trio_kubelet.node.shutdown_record import ShutdownRecord, ended_pod
@@ -366,6 +368,49 @@ async def test_a_lock_is_taken_though_logind_cannot_be_told_how_long_to_wait(
         await trio.sleep(5)
         assert len(scene.ended) == 3
         assert not scene.logind.is_held_up()
+
+
+async def test_what_logind_grants_is_shared_by_all_groups(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    scene.logind.reloaded_seconds = 9
+    scene.stop_seconds = {pod.metadata.name: 1000 for pod in scene.pods}
+    async with running(scene):
+        await trio.sleep(10)
+        await scene.announce(goes_down=True)
+        began = scene.when("low")
+        await trio.sleep(8.9)
+        assert scene.logind.is_held_up()
+        await trio.sleep(0.2)
+        assert not scene.logind.is_held_up()
+    assert (scene.when("middle") - began, scene.when("high") - began) == (4, 6)
+    graces = {uid: ending.grace_seconds for uid, _, ending in scene.ended}
+    assert graces == {"uid-low": 4, "uid-middle": 2, "uid-high": 1}
+
+
+@pytest.mark.parametrize(
+    ("granted_seconds", "expected"),
+    [(float("inf"), (20, 10, 5)), (37, (20, 10, 5)), (9, (4, 2, 1)), (2, (4 / 7, 2 / 7, 1 / 7))],
+)
+def test_periods_are_shorter_by_the_same_share(
+    granted_seconds: float, expected: tuple[float, ...]
+) -> None:
+    found = [each.seconds for each in periods_within(PERIODS, granted_seconds)]
+    assert found == pytest.approx(expected)
+
+
+async def test_a_message_that_is_too_long_is_not_kept(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with running(scene):
+            await scene.logind.send_too_much()
+            await trio.sleep(10)
+            await scene.announce(goes_down=True)
+            await trio.sleep(5)
+    assert len(scene.ended) == 3
+    (away,) = (each for each in logs if each["event"] == "logind is away, will retry")
+    assert "of more than 1048576 bytes" in away["error"]
 
 
 async def test_nobody_else_can_announce_a_shutdown(scene: Scene, autojump_clock: MockClock) -> None:
