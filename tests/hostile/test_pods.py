@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from lab.agent import Json, LabAgent, is_running, pod_manifest
-from tests.hostile.victims import Victims
+from lab.processes import wait_until
+from tests.hostile.conftest import log_of
+from tests.hostile.victims import DEADLINE_SECONDS, Victims
 
 CONFIG_ERROR = "CreateContainerConfigError"
 
@@ -107,6 +109,12 @@ MANY: dict[str, Json] = {
         "hostile",
         {"name": "c", "image": "c"},
         securityContext={"supplementalGroups": list(range(100_000))},
+    ),
+    "host-aliases": pod_manifest(
+        "hostile",
+        {"name": "c", "image": "c"},
+        # As many as an object of the API server has room for.
+        hostAliases=many(40_000, lambda n: {"ip": "10.0.0.1", "hostnames": [f"h{n}"]}),
     ),
     "gates": pod_manifest(
         "hostile",
@@ -231,3 +239,34 @@ def test_thousands_of_volumes_that_cannot_be_mounted(victims: Victims) -> None:
     )
     with victims.beside(manifest):
         victims.wait_journal("more volumes failed")
+
+
+FILES = 50_000
+
+
+def test_thousands_of_files_of_a_pod(victims: Victims) -> None:
+    """In a volume and beside its log: they are counted, looked at for rotation, and removed."""
+    mount = {"name": "v", "mountPath": "/v"}
+    manifest = pod_manifest(
+        "hostile",
+        {"name": "c", "image": "c", "volumeMounts": [mount]},
+        volumes=[{"name": "v", "emptyDir": {}}],
+    )
+    agent = victims.agent
+    with victims.undisturbed():
+        agent.write("attack.yaml", manifest)
+        victims.wait_pod("hostile", is_running)
+        log, _ = log_of(agent, "hostile")
+        pods = agent.pods()
+        uid = next(pods[name]["metadata"]["uid"] for name in pods if name.startswith("hostile"))
+        volume = agent.root / "pods" / uid / "volumes" / "kubernetes.io~empty-dir" / "v"
+        for number in range(FILES):
+            (volume / str(number)).touch()
+            (log.parent / f"0.log.{number}").touch()
+        agent.read("/stats/summary")
+        agent.remove("attack.yaml")
+        wait_until(
+            lambda: not volume.exists() and not log.parent.exists(),
+            deadline_seconds=2 * DEADLINE_SECONDS,
+            else_say=lambda: f"files are left: {volume.exists()}, {log.parent.exists()}",
+        )

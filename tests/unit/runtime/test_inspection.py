@@ -1,5 +1,7 @@
 """What is read out of the runtime's description of a container, and who is looked at when."""
 
+from collections import Counter
+
 import pytest
 import trio
 import trio.testing
@@ -9,9 +11,10 @@ from tests.trio_clock import TrioClock
 from trio_kubelet.hollow import HollowOptions, Latencies, open_hollow_runtime
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime import inspection
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.inspection import LOOKS_OF_NAMESPACE, PodInspector, observed_container
-from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
 
 
 @pytest.mark.parametrize(
@@ -54,3 +57,65 @@ async def test_pods_of_a_namespace_are_looked_at_in_turns_and_hold_up_no_other(
         *[(1, "many")] * LOOKS_OF_NAMESPACE,
         *[(2, "many")] * LOOKS_OF_NAMESPACE,
     ]
+
+
+class AnsweringRuntime:
+    """Has a pod of one sandbox with many containers; each answer takes a turn."""
+
+    def __init__(self, containers: int) -> None:
+        self._ids = [f"c{number}" for number in range(containers)]
+
+    async def list_pod_sandbox(
+        self, request: cri.ListPodSandboxRequest
+    ) -> cri.ListPodSandboxResponse:
+        return cri.ListPodSandboxResponse(items=[cri.PodSandbox(id="s")])
+
+    async def list_containers(
+        self, request: cri.ListContainersRequest
+    ) -> cri.ListContainersResponse:
+        containers = [cri.Container(id=each, pod_sandbox_id="s") for each in self._ids]
+        return cri.ListContainersResponse(containers=containers)
+
+    async def pod_sandbox_status(
+        self, request: cri.PodSandboxStatusRequest
+    ) -> cri.PodSandboxStatusResponse:
+        return cri.PodSandboxStatusResponse(status=cri.PodSandboxStatus(id="s"))
+
+    async def container_status(
+        self, request: cri.ContainerStatusRequest
+    ) -> cri.ContainerStatusResponse:
+        await trio.lowlevel.checkpoint()
+        metadata = cri.ContainerMetadata(name=request.container_id)
+        status = cri.ContainerStatus(id=request.container_id, metadata=metadata)
+        return cri.ContainerStatusResponse(status=status)
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of all tasks."""
+
+    count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+async def test_hundreds_of_containers_are_not_read_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns, read_in = Turns(), list[int]()
+
+    def read(status: cri.ContainerStatus, sandbox_id: str) -> ObservedContainer:
+        read_in.append(turns.count)
+        return observed_container(status, sandbox_id)
+
+    monkeypatch.setattr(inspection, "observed_container", read)
+    inspector = PodInspector(client=RuntimeClient(InProcess(AnsweringRuntime(500))))
+    trio.lowlevel.add_instrument(turns)
+    try:
+        pod = await inspector.inspect(ObservedPod(uid="u", name="p", namespace="n", observed_at=0))
+        ended_in = turns.count
+    finally:
+        trio.lowlevel.remove_instrument(turns)
+    assert len(pod.containers) == len(read_in) == 500
+    assert max(Counter(read_in).values()) == 1
+    assert ended_in > max(read_in), "what follows has a turn of its own"
