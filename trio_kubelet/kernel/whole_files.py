@@ -156,10 +156,28 @@ def _sync(path: Path, file: IO[bytes]) -> None:
         raise
 
 
+def remove_whole(path: Path) -> bool:
+    """Remove a file, and what a process that was killed has left of a new content for it.
+
+    Returns whether there was either. Raises OSError.
+    """
+    found = False
+    for each in (path, _unfinished(path)):
+        with suppress(FileNotFoundError):
+            each.unlink()
+            found = True
+    return found
+
+
+def _unfinished(path: Path) -> Path:
+    """Return the file beside one in which its new content is written."""
+    return path.with_name(f".{path.name}.new")
+
+
 @contextmanager
 def _beside(path: Path, data: bytes, mode: int) -> Iterator[IO[bytes]]:
     """Write a file of its own, still to be renamed; else it is gone at the end."""
-    new = path.with_name(f".{path.name}.new")
+    new = _unfinished(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         new.unlink(missing_ok=True)

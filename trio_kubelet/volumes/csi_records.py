@@ -9,7 +9,8 @@ blocks.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -18,7 +19,7 @@ from attrs import frozen
 
 from trio_kubelet.csi.driver import is_driver_name
 from trio_kubelet.kernel.mountinfo import mount_points
-from trio_kubelet.kernel.whole_files import sync_folder, write_whole
+from trio_kubelet.kernel.whole_files import remove_whole, sync_folder, write_whole
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, plugin_folder
 
 log = structlog.get_logger("volumes")
@@ -235,7 +236,7 @@ def remove_record(folder: Path) -> None:
     target = folder / TARGET
     if target.is_dir():
         target.rmdir()
-    (folder / RECORD).unlink(missing_ok=True)
+    remove_whole(folder / RECORD)
 
 
 def remove_stage(place: StagePlace) -> None:
@@ -245,8 +246,25 @@ def remove_stage(place: StagePlace) -> None:
     """
     device = place.device
     _remove_folders(place.path, *((device.published, device.users) if device else ()))
-    (place.folder / RECORD).unlink(missing_ok=True)
+    remove_whole(place.folder / RECORD)
     _remove_folders(place.folder, *((place.folder.parent,) if device else ()))
+
+
+def remove_unrecorded_stages(root: Path) -> None:
+    """Remove what an agent has left of stages that was killed before or after their records.
+
+    Those are folders without a record. One with anything else in it, or mounted, stays. Blocks.
+    """
+    plugin = root / "plugins" / PLUGIN
+    devices = tuple(plugin.glob(f"{_DEVICES}/*/data"))
+    folders = (each for each in plugin.glob("*/*") if each.parent.name != _DEVICES)
+    for folder in (*folders, *devices):
+        if folder.is_dir() and not (folder / RECORD).exists():
+            with suppress(OSError):
+                remove_whole(folder / RECORD)
+                _remove_folders(folder / _STAGE, folder)
+                if folder in devices:
+                    _remove_folders(folder.parent / "dev", folder.parent)
 
 
 def _remove_folders(*folders: Path) -> None:
@@ -299,10 +317,15 @@ class DoubtMarks:
 
     def remove(self, owner: str, volume: str) -> None:
         """Remove a mark; one that is not there is fine. Raises OSError."""
-        path = self._path(owner, volume)
-        if path.exists():
-            path.unlink()
+        if remove_whole(self._path(owner, volume)):
             sync_folder(self.folder)
+
+    def keep(self, marked: Iterable[tuple[str, str]]) -> None:
+        """Remove the marks of all others. Raises OSError."""
+        kept = {self._path(owner, volume) for owner, volume in marked}
+        for path in self.folder.glob("*"):
+            if path not in kept:
+                path.unlink()
 
     def is_made(self, owner: str, volume: str) -> bool:
         """True if the volume is marked."""

@@ -41,6 +41,7 @@ from trio_kubelet.volumes.csi_records import (
     recorded_stages,
     recorded_users,
     remove_stage,
+    remove_unrecorded_stages,
     stage_place,
     write_stage_record,
 )
@@ -267,6 +268,8 @@ class StagedVolumes:
             is_there = is_mounted(place.path) or bool(mounts_of_staged(place))
             sure = is_there and not self._marks.is_made(key.driver, key.digest)
             stages[place] = StageState.STAGED if sure else StageState.UNCERTAIN
+        remove_unrecorded_stages(self._folders.root)
+        self._marks.keep((place.key.driver, place.key.digest) for place in stages)
         return stages, tuple(recorded_users(self._folders))
 
     def _use(self, place: StagePlace, pod_uid: str, need: _Need | None) -> _Volume:
@@ -373,8 +376,9 @@ class StagedVolumes:
             request = await self.requests.staging(
                 need.pod, need.volume, capabilities, context, place.path
             )
-            await self._threads.run_sync(partial(make_folders, place.path, FOLDER_MODE))
+            # The record is first: without one nobody would remove the folder.
             await self._threads.run_sync(partial(write_stage_record, place, self.parts.node))
+            await self._threads.run_sync(partial(make_folders, place.path, FOLDER_MODE))
 
             async def stage() -> None:
                 if STAGES in capabilities:

@@ -239,5 +239,22 @@ async def test_a_record_that_cannot_be_read_is_named_and_nothing_is_removed(
     assert (scene.folder / "mount").exists()
 
 
+@pytest.mark.parametrize("has_record", [True, False])
+async def test_a_record_that_was_being_written_at_the_end_is_not_in_the_way(
+    scene: Scene, *, has_record: bool
+) -> None:
+    scene.describe(EPHEMERAL)
+    async with scene.driver():
+        volumes = scene.agent()
+        await volumes.prepare(scene.pod)
+        (scene.folder / "vol_data.json").rename(scene.folder / ".vol_data.json.new")
+        if has_record:
+            await scene.agent().prepare(scene.pod)
+            (scene.folder / ".vol_data.json.new").touch()
+        await scene.agent().tear_down(UID)
+    assert not scene.folder.exists()
+    assert scene.marks() == []
+
+
 def test_the_handle_of_a_volume_follows_from_pod_and_name() -> None:
     assert volume_handle("a", "b") == volume_handle("a", "b") != volume_handle("a", "c")

@@ -241,6 +241,44 @@ async def test_a_stage_that_no_pod_uses_is_undone_by_the_next_agent(scene: Scene
         assert driver.staged() == []
 
 
+@pytest.mark.parametrize(
+    ("device", "left"),
+    [("", "globalmount"), ("", ""), ("pv", "")],
+)
+async def test_an_agent_removes_what_one_that_was_killed_left_without_a_record(
+    scene: Scene, device: str, left: str
+) -> None:
+    place, marks = stage_place(scene.root, KEY, device), scene.root / "csi_calls/staged"
+    (place.folder / left).mkdir(parents=True)
+    (place.folder / ".vol_data.json.new").touch()
+    marks.mkdir(parents=True)
+    for name in (f"{NAME}~{KEY.digest}", f".{NAME}~{KEY.digest}.new"):
+        (marks / name).touch()
+    await an_agent(scene)
+    assert not place.folder.exists()
+    assert list(marks.iterdir()) == []
+
+
+async def test_what_is_not_an_agents_own_stays_where_stages_are(scene: Scene) -> None:
+    files = stage_place(scene.root, KEY).path
+    files.mkdir(parents=True)
+    (files / "data").touch()
+    await an_agent(scene)
+    assert (files / "data").exists()
+
+
+async def test_a_stage_is_undone_though_its_record_was_being_written_at_the_end(
+    scene: Scene,
+) -> None:
+    describe(scene)
+    async with scene.driver(capabilities=(STAGES,)):
+        volumes = await an_agent(scene)
+        await volumes.prepare(claiming())
+        (stage_place(scene.root, KEY).folder / ".vol_data.json.new").touch()
+        await volumes.tear_down(UID)
+        await until_unused(scene)
+
+
 async def test_a_volume_is_unstaged_when_its_driver_is_back(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
