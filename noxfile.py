@@ -165,6 +165,15 @@ def pressures(session: nox.Session) -> None:
 
 
 @nox.session
+def reloads(session: nox.Session) -> None:
+    """Whether ten minutes of reloads, good and broken in turns, disturb no pod under churn."""
+    install(session, "test")
+    file = "tests/integration/test_reload.py"
+    environment = {"TRIO_KUBELET_RELOAD_SECONDS": "600"}
+    session.run("pytest", "-n0", "-k", "storm", file, *session.posargs, env=environment)
+
+
+@nox.session
 def logs(session: nox.Session) -> None:
     """Whether a follower has every line of a log of 5 MB/s once, for half an hour of rotations."""
     install(session, "test")
