@@ -38,7 +38,7 @@ from trio_kubelet.config.parts import (
     TracingConfiguration,
     UserNamespaces,
 )
-from trio_kubelet.config.tls_names import OLD_VERSIONS
+from trio_kubelet.config.tls_names import OLD_VERSIONS, only_curve
 
 API_VERSION = "kubelet.config.k8s.io/v1beta1"
 KIND = "KubeletConfiguration"
@@ -81,7 +81,16 @@ class KubeletConfiguration:
     tls_cert_file: str = option("tlsCertFile", "")
     tls_private_key_file: str = option("tlsPrivateKeyFile", "")
     tls_cipher_suites: tuple[str, ...] = option("tlsCipherSuites", ())
-    tls_curve_preferences: tuple[int, ...] = option("tlsCurvePreferences", (), SERVER)
+    tls_curve_preferences: tuple[int, ...] = option(
+        "tlsCurvePreferences",
+        (),
+        evolve(
+            SERVER,
+            so_far="one of the curves 23, 24, 25 and 29 is the only one that is used; Python "
+            "cannot hold OpenSSL to several, or to one with ML-KEM: then all of OpenSSL's own are",
+            suffices=lambda curves: bool(only_curve(curves)),
+        ),
+    )
     tls_min_version: str = option(
         "tlsMinVersion",
         "",

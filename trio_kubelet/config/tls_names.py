@@ -1,11 +1,11 @@
-"""Names of TLS versions and cipher suites as the API has them, and what they are to OpenSSL.
+"""Names of TLS versions, cipher suites and curves in the API, and what they are to OpenSSL.
 
 Suites of TLS 1.3 are known, and have no effect here or in Go: the protocol has only good ones.
 Go's suites with RC4 and 3DES are left out, because OpenSSL has none of them any more.
 """
 
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 VERSIONS: Mapping[str, ssl.TLSVersion] = {
     "": ssl.TLSVersion.TLSv1_2,
@@ -43,6 +43,16 @@ CIPHERS_OF_1_3 = frozenset(
     {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
 )
 DEFAULT_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+
+CURVES: Mapping[int, str] = {23: "prime256v1", 24: "secp384r1", 25: "secp521r1", 29: "X25519"}
+"""The curves for key exchanges, by the numbers that TLS has for them. Python's OpenSSL can be held
+to one of these; it has no name for the hybrid ones with ML-KEM, and takes no list."""
+
+
+def only_curve(numbers: Sequence[int]) -> str:
+    """The curve that connections are held to; "" where all of OpenSSL's own may be used."""
+    return CURVES.get(numbers[0], "") if len(numbers) == 1 else ""
 
 
 def openssl_ciphers(names: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.config.tls_names import VERSIONS, openssl_ciphers
+from trio_kubelet.config.tls_names import VERSIONS, only_curve, openssl_ciphers
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s.client import Api
 from trio_kubelet.ports.listeners import listening
@@ -105,6 +105,7 @@ class SecurePort:
             authorities=Path(authorities) if authorities else None,
             minimum_version=VERSIONS[configuration.tls_min_version],
             ciphers=openssl_ciphers(configuration.tls_cipher_suites),
+            curve=only_curve(configuration.tls_curve_preferences),
             is_awaited=self.signed is not None,
         )
 

@@ -34,6 +34,7 @@ class ServerTls:
     """The settings of connections; certificates, keys and authorities as PEM, ciphers as OpenSSL's.
 
     Without `certificate` no handshake succeeds, without `authorities` no client is asked for one.
+    `curve` is the only one for key exchanges, if any.
     """
 
     certificate: bytes | None
@@ -41,6 +42,7 @@ class ServerTls:
     authorities: bytes | None = None
     minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
     ciphers: str = DEFAULT_CIPHERS
+    curve: str = ""
 
 
 class ServerContext(ssl.SSLContext):
@@ -60,6 +62,8 @@ def server_context(tls: ServerTls) -> ServerContext:
         context.set_ciphers(tls.ciphers)
     except ssl.SSLError as error:
         raise ValueError(f"the cipher suites are not usable: {error}") from None
+    if tls.curve:
+        context.set_ecdh_curve(tls.curve)
     if tls.certificate is not None:
         try:
             load_pair(context, tls.certificate, tls.key)
@@ -133,6 +137,7 @@ class TlsFiles:
     authorities: Path | None = None
     minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
     ciphers: str = DEFAULT_CIPHERS
+    curve: str = ""
     is_awaited: bool = False
 
     @property
@@ -149,6 +154,7 @@ class TlsFiles:
             authorities=self.authorities.read_bytes() if self.authorities else None,
             minimum_version=self.minimum_version,
             ciphers=self.ciphers,
+            curve=self.curve,
         )
 
     def _certificate(self) -> bytes | None:

@@ -400,15 +400,20 @@ async def test_a_serving_certificate_that_changes_is_shown_to_new_connections(no
             {"maximum_version": ssl.TLSVersion.TLSv1_2, "cipher": "ECDHE-ECDSA-AES128-GCM-SHA256"},
             "",
         ),
+        ({"tls_curve_preferences": (24,)}, {"curve": "secp384r1"}, "TLSv1.3"),
+        ({"tls_curve_preferences": (24,)}, {"curve": "prime256v1"}, ""),
+        ({"tls_curve_preferences": (24, 25)}, {"curve": "prime256v1"}, "TLSv1.3"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
-async def test_versions_and_suites_are_those_that_are_set(
+async def test_versions_suites_and_curves_are_those_that_are_set(
     node: Node, configured: dict[str, Any], wanted: dict[str, Any], spoken: str
 ) -> None:
     context = node.trusting()
     if "cipher" in wanted:
         context.set_ciphers(str(wanted.pop("cipher")))
+    if "curve" in wanted:
+        context.set_ecdh_curve(str(wanted.pop("curve")))
     if wanted:
         context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
         context.maximum_version = wanted["maximum_version"]
