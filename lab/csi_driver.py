@@ -156,8 +156,9 @@ class LabDriver:
         """Say what the driver calls the node."""
         await self._misbehave("NodeGetInfo")
         said = self.behaviour
+        max_volumes = self._fault("NodeGetInfo").get("max_volumes", said.max_volumes)
         answer = csi.NodeGetInfoResponse(
-            node_id=said.node_id, max_volumes_per_node=said.max_volumes
+            node_id=said.node_id, max_volumes_per_node=int(str(max_volumes))
         )
         if said.topology:
             answer.accessible_topology = csi.Topology(segments=dict(said.topology))

@@ -26,6 +26,17 @@ class PreparationError(Exception):
         return self.message
 
 
+@frozen
+class PodUnfitError(Exception):
+    """A pod cannot run on this node after all; `reason` and `message` are those of its status."""
+
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
 UNEXPECTED_ADMISSION_ERROR = "UnexpectedAdmissionError"
 """The reason of the rejection of a pod that does not fit, though the scheduler saw room for it."""
 

@@ -17,7 +17,7 @@ import trio
 
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.agent.policies import EVICTION_FIELDS
-from trio_kubelet.csi import DriverSettings, NoDriverSettings
+from trio_kubelet.csi import DriverSettings, NoDriverSettings, VolumeLimits
 from trio_kubelet.k8s import NODES, Node, Pod, PodStatus
 from trio_kubelet.k8s.client import ApiClients, ApiError
 from trio_kubelet.node.csi_node import CSINodeInfo
@@ -71,6 +71,7 @@ class Standalone:
     sources: frozenset[Source] = frozenset()
     references = NoReferences()
     csi_settings = NoDriverSettings()
+    volume_limits = None
     runtime_handler = staticmethod(default_handler)
 
     def node(self) -> None:
@@ -119,6 +120,7 @@ class Cluster:
         )
         self._classes = RuntimeClasses(clients.main)
         self.csi_settings = DriverSettings(clients.main)
+        self.volume_limits = VolumeLimits(parts.csi_drivers, self.csi_settings)
         self.runtime_handler = self._classes.handler
         readiness = Readiness(
             parts.runtime_health,
@@ -185,6 +187,7 @@ class Cluster:
             nursery.start_soon(self.view.watch, self.clients.main)
             nursery.start_soon(self._classes.run)
             nursery.start_soon(self.csi_settings.run)
+            nursery.start_soon(self.volume_limits.run)
             nursery.start_soon(self._report)
             nursery.start_soon(self._lease.run)
             nursery.start_soon(

@@ -170,6 +170,7 @@ async def make_pod_parts(
         clock=parts.clock,
         privileged=parts.host.privileged,
         look_seconds=parts.settings.configuration.sync_frequency.total_seconds(),
+        limits=cluster.volume_limits,
     )
     staged = StagedVolumes(csi, folders, cluster.references)
     volumes = local_volumes(

@@ -147,7 +147,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "LoggingAlphaOptions": ALPHA,
     "LoggingBetaOptions": always(BETA),
     "MemoryQoS": ALPHA,
-    "MutableCSINodeAllocatableCount": waiting("volume plugins", GA_UNLOCKED),
+    "MutableCSINodeAllocatableCount": always(GA_UNLOCKED),
     "NativeHistograms": waiting("server", ALPHA),
     "NodeDeclaredFeatures": BETA,
     "NodeLogQuery": GA_UNLOCKED,

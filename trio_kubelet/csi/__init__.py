@@ -19,6 +19,7 @@ from trio_kubelet.csi.settings import (
     NoSettingsError,
     UnknownSettingsError,
 )
+from trio_kubelet.csi.volume_limits import VolumeLimits
 from trio_kubelet.csi.volume_usages import MeasuredVolume, VolumeOfPod, VolumeUsages
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Staging",
     "UnknownSettingsError",
     "VolumeAccess",
+    "VolumeLimits",
     "VolumeOfPod",
     "VolumeUsages",
 ]

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, closing, contextmanager
 
 import structlog
 import trio
-from attrs import frozen
+from attrs import define, evolve
 
 from trio_kubelet.csi.driver import (
     MAX_DRIVER_NAME,
@@ -30,7 +30,7 @@ SHOWN_VERSIONS = 16
 """Of the versions of a driver in an error."""
 
 
-@frozen
+@define(eq=False)
 class RegisteredDriver:
     """A driver, and this node as it knows it."""
 
@@ -39,12 +39,17 @@ class RegisteredDriver:
 
 
 class CSIDrivers:
-    """The registered drivers by name. `on_change` is called after each change."""
+    """The registered drivers by name.
+
+    `on_change` is called when a driver has come or gone, `on_limit` when one can have more volumes
+    here than before, or fewer.
+    """
 
     def __init__(self) -> None:
         self._registered: dict[str, list[RegisteredDriver]] = {}
         self._came = trio.Event()
         self.on_change: Callbacks[[]] = Callbacks()
+        self.on_limit: Callbacks[[]] = Callbacks()
 
     def nodes(self) -> Mapping[str, NodeInfo]:
         """The node as each registered driver knows it, by the drivers' names."""
@@ -60,6 +65,13 @@ class CSIDrivers:
         while (driver := self.get(name)) is None:
             await self._came.wait()
         return driver
+
+    def set_limit(self, driver: DriverClient, max_volumes: int) -> None:
+        """Note how many volumes a driver can have here; one that has gone is fine."""
+        for entry in self._registered.get(driver.name, ()):
+            if entry.driver is driver and entry.node.max_volumes != max_volumes:
+                entry.node = evolve(entry.node, max_volumes=max_volumes)
+                self.on_limit.call()
 
     @asynccontextmanager
     async def handle(self, plugin: Plugin) -> AsyncIterator[None]:

@@ -4,6 +4,7 @@ import trio
 
 from trio_kubelet.k8s import CSI_DRIVERS, CSIDriver, CSIDriverSpec
 from trio_kubelet.k8s.client import Api, ListSynced, ObjectChanged, WatchEvent, reflect
+from trio_kubelet.tasks.callbacks import Callbacks
 
 FIRST_LIST_SECONDS = 5.0
 """A volume waits so long for the objects, after a start of the agent."""
@@ -18,16 +19,21 @@ class NoSettingsError(UnknownSettingsError):
 
 
 class DriverSettings:
-    """The settings of all drivers of the cluster."""
+    """The settings of all drivers of the cluster. `on_change` is called after each change."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._specs: dict[str, CSIDriverSpec] = {}
         self._synced = trio.Event()
+        self.on_change: Callbacks[[]] = Callbacks()
 
     async def run(self) -> None:
         """Follow the objects, until cancelled."""
         await reflect(self._api, CSI_DRIVERS, self._take)
+
+    def known(self, name: str) -> CSIDriverSpec | None:
+        """Return what the cluster is known to say of a driver; None if that is nothing."""
+        return self._specs.get(name)
 
     async def get(self, name: str) -> CSIDriverSpec:
         """Return what the cluster says of a driver; waits a little for the first list.
@@ -50,6 +56,7 @@ class DriverSettings:
                 self._specs[known.metadata.name] = known.spec
             case _:
                 self._specs.pop(event.object.metadata.name, None)
+        self.on_change.call()
 
 
 class NoDriverSettings:

@@ -60,6 +60,7 @@ class CSINodeInfo:
         """Write for ever. An API server that is away is waited for."""
         changes = _Changes()
         self._drivers.on_change.add(changes.wake)
+        self._drivers.on_limit.add(changes.wake)
         self._view.on_version.add(lambda _node: changes.wake())
         retries = Retries(RETRY)
         written: tuple[str, Mapping[str, NodeInfo]] | None = None
@@ -108,7 +109,8 @@ class CSINodeInfo:
     async def _write(self, node: Node, nodes: Mapping[str, NodeInfo]) -> None:
         """Make the CSINode what it is to be.
 
-        What is told of a driver cannot be changed in place: it is taken out first.
+        What is told of a driver cannot be changed in place, but for the number of its volumes where
+        the API server is new enough: it is taken out first.
         """
         drivers = csi_node_drivers(nodes)
         try:
@@ -118,6 +120,8 @@ class CSINodeInfo:
                 raise
             await self._api.create(CSI_NODES, new_csi_node(node, drivers))
             return
+        if _differ_in_limits(known, drivers) and await self._replaced(known, drivers):
+            return
         unchanged = tuple(each for each in known.spec.drivers if each in drivers)
         if _differ(known, unchanged) and {each.name for each in known.spec.drivers} & {
             each.name for each in drivers if each not in unchanged
@@ -125,6 +129,16 @@ class CSINodeInfo:
             known = await self._api.update(CSI_NODES, _evolved(known, unchanged))
         if _differ(known, drivers):
             await self._api.update(CSI_NODES, _evolved(known, drivers))
+
+    async def _replaced(self, known: CSINode, drivers: tuple[CSINodeDriver, ...]) -> bool:
+        """Write what is told of drivers in place; False if the API server will not have that."""
+        try:
+            await self._api.update(CSI_NODES, _evolved(known, drivers))
+        except ApiError as error:
+            if error.reason != "Invalid":
+                raise
+            return False
+        return True
 
 
 class _Changes:
@@ -216,6 +230,15 @@ def _differ(known: CSINode, drivers: tuple[CSINodeDriver, ...]) -> bool:
     in_order = sorted(known.spec.drivers, key=lambda each: each.name)
     migrated = known.metadata.annotations.get(MIGRATED_ANNOTATION)
     return tuple(in_order) != drivers or migrated != MIGRATED_PLUGINS
+
+
+def _differ_in_limits(known: CSINode, drivers: tuple[CSINodeDriver, ...]) -> bool:
+    """True if the numbers of volumes of some drivers are all that has changed."""
+    in_order = tuple(sorted(known.spec.drivers, key=lambda each: each.name))
+    return in_order != drivers and (
+        tuple(evolve(each, allocatable=None) for each in in_order)
+        == tuple(evolve(each, allocatable=None) for each in drivers)
+    )
 
 
 def _evolved(known: CSINode, drivers: tuple[CSINodeDriver, ...]) -> CSINode:

@@ -33,7 +33,7 @@ from trio_kubelet.devices.manager import (
 )
 from trio_kubelet.dra import ClaimManager, ClaimsAwaitedError
 from trio_kubelet.dra.manager import FAILED_PREPARE, WAITING_FOR_CLAIMS
-from trio_kubelet.errors import UNEXPECTED_ADMISSION_ERROR, PreparationError
+from trio_kubelet.errors import UNEXPECTED_ADMISSION_ERROR, PodUnfitError, PreparationError
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod, PodStatus
 from trio_kubelet.k8s.totals import is_sidecar
 from trio_kubelet.resource_managers import Refusal, RefusedError, ResourceManagers
@@ -135,6 +135,12 @@ class PodSyncer:
             outcome = await self._prepare_and_run(pod, observed)
         except RefusedError as error:
             return SyncResult(ending=self._rejection(pod, error.refusal))
+        except PodUnfitError as error:
+            if not observed.living:
+                refusal = Refusal(reason=error.reason, message=error.message)
+                return SyncResult(ending=self._rejection(pod, refusal))
+            self._warn(pod, error.reason, error.message)
+            return SyncResult(failed=True)
         except (DevicesAwaitedError, ClaimsAwaitedError) as error:
             self._report_status(pod, observed)
             return SyncResult(
@@ -207,7 +213,7 @@ class PodSyncer:
                 raise
 
     def _rejection(self, pod: Pod, refusal: Refusal) -> Ending:
-        """Tell that the pod cannot have its devices; returns its end."""
+        """Tell that the pod cannot have what it needs of the node; returns its end."""
         self._warn(pod, refusal.reason, refusal.message)
         return Ending(
             causes=(PodEvent.REJECTED,),

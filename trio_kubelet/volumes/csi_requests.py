@@ -25,6 +25,7 @@ from trio_kubelet.csi import (
     Staging,
     UnknownSettingsError,
     VolumeAccess,
+    VolumeLimits,
     VolumeUsages,
 )
 from trio_kubelet.k8s import (
@@ -41,6 +42,7 @@ from trio_kubelet.k8s import (
     VolumeAttachment,
 )
 from trio_kubelet.references import NoReferences, ObjectError, References
+from trio_kubelet.rpc import Code
 from trio_kubelet.rpc.stubs.csi import v1 as csi
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.telemetry import EventRecorder, Journal
@@ -82,7 +84,8 @@ class CSIParts:
 
     `node` is the node's name, `node_object` returns its object, None while there is none.
     `privileged`: files can be given away. `look_seconds` is how often volumes in use are looked
-    after.
+    after. `limits` are the numbers of volumes that the node can have, None if the cluster does not
+    want to know.
     """
 
     drivers: CSIDrivers
@@ -95,6 +98,7 @@ class CSIParts:
     clock: Clock
     privileged: bool
     look_seconds: float
+    limits: VolumeLimits | None = None
 
     async def driver(self, name: str) -> DriverClient:
         """Return a driver, for which it waits a little. Raises NoDriverError."""
@@ -141,6 +145,26 @@ class CSIRequests:
         if problem := _attachment_problem(attachment, key):
             raise ObjectError(problem)
         return attachment.status.attachment_metadata
+
+    async def why_node_is_full(self, key: VolumeKey) -> str:
+        """Return why a volume cannot be attached as the node has too many; "" if it may be yet.
+
+        Where the cluster does not want to be told of a driver's limit, nobody is asked.
+        """
+        limits = self._parts.limits
+        if limits is None or not limits.may_change(key.driver):
+            return ""
+        try:
+            attachment = await self._objects.attachment(attachment_name(key, self._parts.node))
+        except ObjectError:  # The controller has not begun, or the API server is away.
+            return ""
+        error = attachment.status.attach_error
+        if attachment.status.attached or error is None:
+            return ""
+        if error.error_code != Code.RESOURCE_EXHAUSTED:
+            return ""
+        limits.ask(key.driver)
+        return error.message or "volume attachment limit exceeded"
 
     async def staging(
         self,

@@ -15,6 +15,7 @@ from attrs import field, frozen
 from trio_kubelet.k8s import Pod
 from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
 from trio_kubelet.volumes.resolved import (
+    NodeFullError,
     ResolvedVolume,
     UnattachedVolumeError,
     UnresolvedVolumeError,
@@ -84,7 +85,8 @@ class VolumesNotReady(Exception):  # noqa: N818 - the state that the pod is in
     """Some volumes of a pod cannot be prepared; each of `failures` is an event.
 
     They are reasons and messages of what was tried just now. The last one sums up what could not
-    even be resolved, in the Go kubelet's form. `retry_at` is when it is worth trying again, in
+    even be resolved, in the Go kubelet's form. `is_node_full`: no more volumes can be attached for
+    the pod, and waiting is no use. `retry_at` is when it is worth trying again, in
     trio's time; None if any time may be.
     """
 
@@ -95,6 +97,7 @@ class VolumesNotReady(Exception):  # noqa: N818 - the state that the pod is in
         self.retry_at = min(each.retry_at for each in back_offs) if all_wait else None
         new = [each for each in problems.values() if _is_new(each)]
         self.failures = _failures(new, problems)
+        self.is_node_full = any(isinstance(each, NodeFullError) for each in problems.values())
         super().__init__(
             "; ".join(message for _, message in _failures(problems.values(), problems))
         )

@@ -10,7 +10,7 @@ from functools import partial
 import trio
 from attrs import frozen
 
-from trio_kubelet.errors import ConfigError, PreparationError
+from trio_kubelet.errors import ConfigError, PodUnfitError, PreparationError
 from trio_kubelet.k8s import Container, Pod, StorageMedium, Volume, VolumeProjection
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.references import EnvironmentData, NoReferences, ObjectError, References
@@ -29,6 +29,8 @@ from trio_kubelet.volumes.env_file import EnvFiles
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeBusy, VolumeError, VolumesNotReady
 from trio_kubelet.volumes.volumes import Volumes
 
+NODE_FULL = "VolumeAttachmentLimitExceeded"
+"""The reason of a pod's failure for whose volumes the node has no room (KEP-4876)."""
 TOLD_VOLUMES = 10
 """Volumes of a pod that failed and have an event of their own, beside the last."""
 
@@ -45,7 +47,10 @@ class PodStorage:
     _id_ranges: PodIdRanges | None = None
 
     async def prepare(self, pod: Pod) -> PodInputs:
-        """Make folders, mount volumes, fetch for variables. Raises PreparationError."""
+        """Make folders, mount volumes, fetch for variables.
+
+        Raises PreparationError, PodUnfitError.
+        """
         self._references.register(pod)
         mounted, data = await both(partial(self._mount, pod), partial(self._fetch, pod))
         return PodInputs(
@@ -111,6 +116,8 @@ class PodStorage:
         try:
             mounted = await self._volumes.prepare(pod)
         except VolumesNotReady as error:
+            if error.is_node_full:
+                raise PodUnfitError(NODE_FULL, str(error)) from error
             raise self._told(pod, error) from error
         except OSError as error:
             message = f"error making pod data directories: {error}"

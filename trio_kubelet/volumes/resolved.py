@@ -43,6 +43,10 @@ class UnattachedVolumeError(UnresolvedVolumeError):
     """It is known what is to be mounted, and it is not at the node yet."""
 
 
+class NodeFullError(UnattachedVolumeError):
+    """The volume was not attached, as its driver has all the volumes at the node that it can."""
+
+
 @frozen(kw_only=True)
 class ResolvedVolume:
     """A volume of a pod with the source that it is made of.

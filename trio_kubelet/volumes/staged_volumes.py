@@ -54,7 +54,11 @@ from trio_kubelet.volumes.csi_requests import (
 )
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders
 from trio_kubelet.volumes.plugin import MAX_THREADS, VolumeBackOff, VolumeError
-from trio_kubelet.volumes.resolved import ResolvedVolume, UnattachedVolumeError
+from trio_kubelet.volumes.resolved import (
+    NodeFullError,
+    ResolvedVolume,
+    UnattachedVolumeError,
+)
 
 log = structlog.get_logger("volumes")
 
@@ -123,7 +127,8 @@ class _Volume:
     """A volume at the node; its task alone changes the state.
 
     `users` are the UIDs of pods, with what they need of it, None where it is published already.
-    `attachable` is None until it is known.
+    `attachable` is None until it is known. `no_room` is why it cannot be attached, if the node has
+    too many volumes.
     `progress` is set and renewed whenever pods that wait should look again, `changed` whenever the
     task should, `hurry` if it is not even to wait for the end of its back-off.
     """
@@ -133,6 +138,7 @@ class _Volume:
     users: dict[str, _Need | None] = field(factory=dict)
     failure: _Failure | None = None
     attachable: bool | None = None
+    no_room: str = ""
     publish_context: Mapping[str, str] | None = None
     calls: trio.Lock = field(factory=trio.Lock)
     progress: trio.Event = field(factory=trio.Event)
@@ -207,8 +213,8 @@ class StagedVolumes:
     async def stage(self, pod: Pod, volume: ResolvedVolume) -> None:
         """Return when a volume is staged; the pod is one of its users from now on.
 
-        Raises VolumeBackOff while the next try has to wait, and UnattachedVolumeError. Cancelled
-        or failed, the pod stays a user.
+        Raises VolumeBackOff while the next try has to wait, UnattachedVolumeError, and
+        NodeFullError. Cancelled or failed, the pod stays a user.
         """
         await self._loaded.wait()
         tended = self._use(self.place(volume), pod.metadata.uid, _Need(pod, volume))
@@ -217,6 +223,8 @@ class StagedVolumes:
                 failure = tended.failure
                 if failure is not None and failure.retry_at > trio.current_time():
                     raise failure.tell(pod.metadata.uid)
+                if tended.no_room:
+                    raise NodeFullError(volume.name, tended.no_room)
                 await tended.progress.wait()
             return
         raise UnattachedVolumeError(volume.name, "context deadline exceeded")
@@ -304,8 +312,9 @@ class StagedVolumes:
             try:
                 step = await self._next_step(volume)
                 if step is None:
-                    await volume.changed.wait()
+                    await self._await_change(volume)
                     continue
+                volume.no_room = ""
                 await self._take(volume, step)
             except VolumeError as error:
                 problem = error
@@ -330,6 +339,18 @@ class StagedVolumes:
             volume.failure = None
         del self._volumes[volume.place]
         self.on_use.call()
+
+    async def _await_change(self, volume: _Volume) -> None:
+        """Wait until there may be something to do; meanwhile look why it is not attached."""
+        retries, volume.no_room = Retries(RETRY), ""
+        while volume.walk.state is StageState.WAITING:
+            with trio.move_on_after(retries.next_seconds()):
+                await volume.changed.wait()
+                return
+            volume.no_room = await self.requests.why_node_is_full(volume.place.key)
+            if volume.no_room:
+                volume.tell()
+        await volume.changed.wait()
 
     async def _next_step(self, volume: _Volume) -> StageEvent | None:
         """See the function of this name. Raises VolumeError if it is not known what is needed."""

@@ -11,7 +11,7 @@ from tests.trio_clock import TrioClock
 from tests.unit.devices.nodes import no_devices
 from tests.unit.dra.nodes import no_claims
 from tests.unit.resource_managers.machines import no_managers
-from trio_kubelet.errors import PreparationError
+from trio_kubelet.errors import PodUnfitError, PreparationError
 from trio_kubelet.k8s import (
     Pod,
     PodCondition,
@@ -114,7 +114,7 @@ class Others:
         self.certain = True
         self.prepared = trio.Event()
         self.prepared.set()
-        self.refusal: PreparationError | None = None
+        self.refusal: PreparationError | PodUnfitError | None = None
         self.removed: list[str] = []
 
     def make(

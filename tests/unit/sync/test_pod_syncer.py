@@ -21,7 +21,7 @@ from tests.unit.sync.syncer_parts import (
     make_parts,
 )
 from trio_kubelet.config.cpu_policy import CpuPolicyOptions
-from trio_kubelet.errors import PreparationError
+from trio_kubelet.errors import PodUnfitError, PreparationError
 from trio_kubelet.k8s import (
     Container,
     ObjectMeta,
@@ -94,6 +94,22 @@ async def test_volumes_that_do_not_come_are_told_and_tried_again(
     told = [(entry.event, entry.cause) for entry in journal.entries("shop/web")]
     assert ("FailedMount", "no such thing") in told
     assert "containers" not in runtime.steps
+
+
+async def test_a_pod_for_whose_volumes_there_is_no_room_is_rejected(
+    autojump_clock: MockClock,
+) -> None:
+    runtime, others, journal = Waiting(), Others(), Journal(TrioClock())
+    others.certain = False
+    others.refusal = PodUnfitError("VolumeAttachmentLimitExceeded", "too many")
+    ending = (await make_parts(runtime, others, journal).open_syncer(POD).sync(POD)).ending
+    assert ending is not None
+    assert ending.causes == (PodEvent.REJECTED,)
+    assert ending.reason == "VolumeAttachmentLimitExceeded"
+    assert ending.message == "Pod was rejected: too many"
+    told = [(entry.event, entry.cause) for entry in journal.entries("shop/web")]
+    assert ("VolumeAttachmentLimitExceeded", "too many") in told
+    assert runtime.steps == []
 
 
 async def test_volumes_that_wait_for_their_next_try_are_told_no_more_and_looked_at_then(

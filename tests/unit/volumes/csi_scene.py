@@ -14,7 +14,7 @@ from attrs import define, evolve, field
 from lab.csi_driver import NAME, Behaviour, LabDriver, serve_driver
 from tests.apiserver.server import ApiServer
 from tests.trio_clock import TrioClock
-from trio_kubelet.csi import CSIDrivers, DriverClient, DriverSettings, VolumeUsages
+from trio_kubelet.csi import CSIDrivers, DriverClient, DriverSettings, VolumeLimits, VolumeUsages
 from trio_kubelet.csi.driver import NodeInfo
 from trio_kubelet.k8s import (
     CSI_DRIVERS,
@@ -102,7 +102,9 @@ class Scene:
         references = References(api, clock=TrioClock())
         settings = DriverSettings(api)
         self.nursery.start_soon(references.run)
+        limits = VolumeLimits(self.drivers, settings)
         self.nursery.start_soon(settings.run)
+        self.nursery.start_soon(limits.run)
         references.register(self.pod)
         journal = Journal(TrioClock())
         self.recorder = EventRecorder(journal, "node")
@@ -118,6 +120,7 @@ class Scene:
             clock=TrioClock(),
             privileged=False,
             look_seconds=self.look_seconds,
+            limits=limits,
         )
         folders = PodFolders(self.root)
         volumes = local_volumes(

@@ -1,12 +1,12 @@
-"""Volumes of a CSI driver that grow, with agent, driver and containers as processes.
+"""Volumes of a CSI driver that grow or find no room, with agent, driver and pods as processes.
 
-The API server is the one in memory, on a socket. The test does what an external resizer does when
-the driver's controller has enlarged a volume.
+The API server is the one in memory, on a socket. The tests do what the sidecars of a driver's
+controller do: the resizer when a volume was enlarged, the attacher when a node is full.
 """
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from lab.images import BUSYBOX
 from lab.processes import wait_until
 from tests.apiserver.served import HOST, ServedApi
 from tests.containerds import VERSIONS
+from trio_kubelet.volumes.csi_records import VolumeKey, attachment_name
 
 pytestmark = pytest.mark.parametrize(
     "containerd", [v for v in VERSIONS if v == "2.1"], indirect=True, ids="containerd-{}".format
@@ -31,6 +32,8 @@ VOLUMES = "/api/v1/persistentvolumes"
 EVENTS = "/api/v1/namespaces/default/events"
 GIB = 1 << 30
 HANGS = '{"NodeExpandVolume": {"hang": true}}'
+DRIVERS = "/apis/storage.k8s.io/v1/csidrivers"
+ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
 FAILS = '{"NodeExpandVolume": {"fail": "INTERNAL: no"}}'
 
 
@@ -45,7 +48,7 @@ def api(served: ServedApi) -> Iterator[ClusterApi]:
     """The API server, with the driver's object and a claim of 1Gi that a volume is bound to."""
     api = ClusterApi(f"http://{HOST}:{served.port}", b"")
     spec = {"attachRequired": False, "volumeLifecycleModes": ["Persistent"]}
-    api.create("/apis/storage.k8s.io/v1/csidrivers", {"metadata": {"name": NAME}, "spec": spec})
+    api.create(DRIVERS, {"metadata": {"name": NAME}, "spec": spec})
     common = {"accessModes": ["ReadWriteOnce"], "volumeMode": "Filesystem"}
     status = {"phase": "Bound", "capacity": {"storage": "1Gi"}}
     claim = {
@@ -202,3 +205,37 @@ def test_a_pod_starts_when_its_volume_has_grown_over_a_kill_of_the_agent(
         else_say=lambda: "the volume is not unstaged",
     )
     add_pod(api)
+
+
+def test_a_pod_for_whose_volume_the_node_has_no_room_is_rejected(
+    agent: LabAgent, api: ClusterApi, driver: Path
+) -> None:
+    settings = {"attachRequired": True, "nodeAllocatableUpdatePeriodSeconds": 600}
+    api.delete(f"{DRIVERS}/{NAME}")
+    api.create(DRIVERS, {"metadata": {"name": NAME}, "spec": settings})
+    (driver / "faults.json").write_text('{"NodeGetInfo": {"max_volumes": 1}}')
+    error = {"message": "no room", "errorCode": 8}
+    attachment = {
+        "metadata": {"name": attachment_name(VolumeKey(NAME, "h-1"), NODE)},
+        "spec": {
+            "attacher": NAME,
+            "nodeName": NODE,
+            "source": {"persistentVolumeName": "pv"},
+        },
+        "status": {"attached": False, "attachError": error},
+    }
+    api.create(ATTACHMENTS, attachment)
+    add_pod(api)
+    pod = api.wait_for(f"{PODS}/p", lambda pod: pod["status"].get("phase") == "Failed")
+    assert pod["status"]["reason"] == "VolumeAttachmentLimitExceeded"
+    assert pod["status"]["message"].endswith("no room")
+    api.wait_for(f"/apis/storage.k8s.io/v1/csinodes/{NODE}", has_room_for(1))
+    assert calls(driver, "NodeStageVolume") == []
+
+
+def has_room_for(number: int) -> Callable[[Json], bool]:
+    """True of a CSINode on which the driver can have so many volumes."""
+    return lambda node: (
+        [each.get("allocatable") for each in node["spec"].get("drivers") or ()]
+        == [{"count": number}]
+    )
