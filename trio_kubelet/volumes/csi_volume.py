@@ -43,6 +43,7 @@ from trio_kubelet.volumes.csi_records import (
     stage_place,
     write_record,
 )
+from trio_kubelet.volumes.csi_republishing import Republications
 from trio_kubelet.volumes.csi_requests import (
     STAGES,
     Capabilities,
@@ -148,6 +149,7 @@ class CSIVolumes:
     _parts: CSIParts = field(init=False)
     _requests: CSIRequests = field(init=False)
     _expansions: VolumeExpansions = field(init=False)
+    _republications: Republications = field(init=False)
     _ownership: VolumeOwnership = field(init=False)
     _states: dict[Key, VolumeState] = field(init=False, factory=dict)
     _back_offs: BackOffs = field(init=False, factory=BackOffs)
@@ -157,6 +159,7 @@ class CSIVolumes:
     def __attrs_post_init__(self) -> None:
         self._parts, self._requests = self._staged.parts, self._staged.requests
         self._expansions = self._staged.expansions
+        self._republications = self._staged.republications
         self._ownership = VolumeOwnership(self._threads.owning, self._parts.recorder)
         self._parts.drivers.on_change.add(self._hurry)
 
@@ -178,11 +181,10 @@ class CSIVolumes:
         key = uid, place.name
         self._back_offs.check(key)
         try:
-            if await self._state(key, place, share) is not VolumeState.PUBLISHED:
+            is_new = await self._state(key, place, share) is not VolumeState.PUBLISHED
+            if is_new:
                 await self._publish(pod, volume, place, share)
                 self._back_offs.succeeded(key)
-                self._look_after(pod, volume, place)
-                return mounted
         except VolumeError as error:
             raise self._back_offs.failed(key, error) from error
         except (RpcError, OSError, ObjectError, RecordError) as error:
@@ -190,11 +192,14 @@ class CSIVolumes:
             if isinstance(error, ObjectError) and volume.persistent is None:
                 raise failure from error
             raise self._back_offs.failed(key, failure) from error
+        if volume.persistent is not None:
+            self._staged.hold(uid, self._staged.place(volume))
         self._look_after(pod, volume, place)
-        try:
-            await self._bring_up_to_date(pod, volume, place)
-        except (RpcError, ObjectError) as error:
-            return evolve(mounted, outdated=VolumeError(volume.spec_name, _words(error), step))
+        if await self._wants_republishing(volume):
+            republish = partial(self._republish, pod, volume, place, step)
+            self._republications.follow(key, pod, republish, at_once=not is_new)
+        else:
+            self._republications.end(key)
         return mounted
 
     async def published(self, pod_uid: str, threads: Share) -> Sequence[Published]:
@@ -209,6 +214,7 @@ class CSIVolumes:
         key = pod_uid, place.name
         self._parts.usages.unpublished(pod_uid, str(place.target))
         self._expansions.unpublished(pod_uid, str(place.target))
+        self._republications.end(key)
         try:
             found = await threads.run_sync(place.key)
             if found is None:
@@ -242,6 +248,7 @@ class CSIVolumes:
         self._back_offs.forget(pod_uid)
         self._parts.usages.unpublished(pod_uid)
         self._expansions.unpublished(pod_uid)
+        self._republications.forget(pod_uid)
         for key in [key for key in self._states if key[0] == pod_uid]:
             del self._states[key]
         self._staged.release(pod_uid)
@@ -303,11 +310,8 @@ class CSIVolumes:
             if used is not None and expansion is not None:
                 await self._expansions.expand_new(used, expansion)
 
-        staged = self._staged.place(volume)
-        async with self._staged.one_call(staged):
+        async with self._staged.one_call(self._staged.place(volume)):
             await self._call((uid, place.name), VolumeEvent.PUBLISH, publish, threads)
-        if volume.persistent is not None:
-            self._staged.hold(uid, staged)
         if isinstance(place, PublishedDevice):
             tell_mapped(self._parts.recorder, pod, place.name, place.devices.users, place.link)
 
@@ -336,23 +340,31 @@ class CSIVolumes:
         )
         self._parts.usages.published(measured)
 
-    async def _bring_up_to_date(self, pod: Pod, volume: ResolvedVolume, place: Published) -> None:
-        """Publish once more where the driver wants that. Raises RpcError, ObjectError."""
-        staged = self._staged.place(volume)
-        if volume.persistent is not None:
-            self._staged.hold(pod.metadata.uid, staged)
-        driver = self._parts.drivers.get(staged.key.driver)
+    async def _wants_republishing(self, volume: ResolvedVolume) -> bool:
+        """True if the volume's driver wants to be asked again; not if that is not known."""
         try:
-            spec = await self._parts.settings.get(staged.key.driver)
+            spec = await self._parts.settings.get(volume_key(volume, "").driver)
         except UnknownSettingsError:
+            return False
+        return bool(spec.requires_republish)
+
+    async def _republish(
+        self, pod: Pod, volume: ResolvedVolume, place: Published, step: str
+    ) -> None:
+        """Publish a volume once more, if its driver is there. Raises VolumeError."""
+        staged = self._staged.place(volume)
+        driver = self._parts.drivers.get(staged.key.driver)
+        if driver is None:
             return
-        if not spec.requires_republish or driver is None:
-            return
-        capabilities = await driver.capabilities()
-        publication = await self._publication(pod, volume, spec, capabilities, place.target)
-        async with self._staged.one_call(staged):
-            self._step((pod.metadata.uid, place.name), VolumeEvent.REPUBLISH)
-            await driver.publish(publication)
+        try:
+            spec = await self._requests.driver_settings(volume)
+            capabilities = await driver.capabilities()
+            publication = await self._publication(pod, volume, spec, capabilities, place.target)
+            async with self._staged.one_call(staged):
+                self._step((pod.metadata.uid, place.name), VolumeEvent.REPUBLISH)
+                await driver.publish(publication)
+        except (RpcError, ObjectError) as error:
+            raise VolumeError(volume.spec_name, _words(error), step) from error
 
     async def _publication(
         self,

@@ -45,6 +45,7 @@ from trio_kubelet.volumes.csi_records import (
     stage_place,
     write_stage_record,
 )
+from trio_kubelet.volumes.csi_republishing import Republications
 from trio_kubelet.volumes.csi_requests import (
     STAGES,
     CSIParts,
@@ -168,6 +169,7 @@ class StagedVolumes:
     _objects: References | NoReferences
     requests: CSIRequests = field(init=False)
     expansions: VolumeExpansions = field(init=False)
+    republications: Republications = field(init=False)
     on_ready: Callbacks[[str]] = field(init=False, factory=Callbacks)
     on_use: Callbacks[[]] = field(init=False, factory=Callbacks)
     _volumes: dict[StagePlace, _Volume] = field(init=False, factory=dict)
@@ -178,6 +180,7 @@ class StagedVolumes:
     def __attrs_post_init__(self) -> None:
         self.requests = CSIRequests(self.parts, self._objects)
         self.expansions = VolumeExpansions(self.parts, self.requests, self._objects, self.one_call)
+        self.republications = Republications(self.parts.recorder, self.parts.look_seconds)
         self._threads = FairLimiter(MAX_THREADS, MAX_THREADS).share(ALL_PODS)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -192,6 +195,7 @@ class StagedVolumes:
         self.on_use.call()
         async with trio.open_nursery() as nursery:
             await nursery.start(self.expansions.run)
+            await nursery.start(self.republications.run)
             await nursery.start(self._tasks.run)
             task_status.started()
 

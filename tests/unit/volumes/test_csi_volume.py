@@ -216,18 +216,6 @@ async def test_a_driver_is_told_of_the_pod_and_gets_secrets(scene: Scene) -> Non
     }
 
 
-async def test_a_driver_that_wants_it_is_asked_at_each_sync_and_may_fail(scene: Scene) -> None:
-    scene.describe(CSIDriverSpec(volume_lifecycle_modes=("Ephemeral",), requires_republish=True))
-    async with scene.driver() as driver:
-        volumes = scene.agent()
-        await volumes.prepare(scene.pod)
-        await volumes.prepare(scene.pod)
-        assert len(calls(driver, "NodePublishVolume")) == 2
-        driver.set_faults(NodePublishVolume={"fail": "INTERNAL: no"})
-        mounted = await volumes.prepare(scene.pod)
-        assert "code = Internal desc = no" in str(mounted["v"].outdated)
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"driverName": "../x", "volumeHandle": "v"}'])
 async def test_a_record_that_cannot_be_read_is_named_and_nothing_is_removed(
     scene: Scene, text: str
