@@ -157,11 +157,12 @@ async def test_a_volume_of_a_driver_without_an_object_is_attached_first(
 async def test_a_stage_without_a_good_answer_is_asked_for_again_and_undone(
     scene: Scene, fault: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trio_kubelet.csi.driver.CALL_SECONDS", 0.3)
     monkeypatch.setattr(staged_volumes, "RETRY", retry(60))
     describe(scene)
     async with scene.driver(capabilities=(STAGES,)) as driver:
         volumes = await an_agent(scene)
+        # Long enough for a busy machine, and only when the driver has registered.
+        monkeypatch.setattr("trio_kubelet.csi.driver.CALL_SECONDS", 2.0)
         driver.set_faults(NodeStageVolume=fault)
         words = 'MountVolume.MountDevice failed for volume "pv" : rpc error: code = '
         for _ in range(2):  # the second time it has to wait
