@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from lab.csi_driver import NAME, STAGES, LabDriver
+from tests.turns import making_test_data
 from tests.unit.volumes.csi_scene import (
     UID,
     Scene,
@@ -28,7 +29,9 @@ from trio_kubelet.volumes.plugin import VolumesNotReady
 @pytest.fixture
 async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
     async with open_rpc_loop(), trio.open_nursery() as nursery:
-        yield Scene(tmp_path_factory.mktemp("v"), nursery)
+        with making_test_data():
+            scene = Scene(tmp_path_factory.mktemp("v"), nursery)
+        yield scene
         nursery.cancel_scope.cancel()
 
 

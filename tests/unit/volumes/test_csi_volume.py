@@ -9,6 +9,7 @@ import trio.testing
 
 from lab.csi_driver import NAME
 from state_machines.backoff import BackoffPolicy
+from tests.turns import making_test_data
 from tests.unit.volumes.csi_scene import EPHEMERAL, UID, Scene, a_pod, calls
 from trio_kubelet.k8s import (
     CSIDriverSpec,
@@ -29,7 +30,9 @@ from trio_kubelet.volumes.plugin import VolumeBusy, VolumesNotReady
 @pytest.fixture
 async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
     async with open_rpc_loop(), trio.open_nursery() as nursery:
-        yield Scene(tmp_path_factory.mktemp("v"), nursery)
+        with making_test_data():
+            scene = Scene(tmp_path_factory.mktemp("v"), nursery)
+        yield scene
         nursery.cancel_scope.cancel()
 
 

@@ -12,6 +12,7 @@ from attrs import evolve
 from lab.csi_driver import NAME, STAGES
 from state_machines.backoff import BackoffPolicy
 from state_machines.volume import STAGE, StageEvent, StageState
+from tests.turns import making_test_data
 from tests.unit.volumes.csi_scene import (
     ATTACHED,
     NOT_ATTACHED,
@@ -53,7 +54,9 @@ KEY = VolumeKey(NAME, "h-1")
 @pytest.fixture
 async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
     async with open_rpc_loop(), trio.open_nursery() as nursery:
-        yield Scene(tmp_path_factory.mktemp("v"), nursery)
+        with making_test_data():
+            scene = Scene(tmp_path_factory.mktemp("v"), nursery)
+        yield scene
         nursery.cancel_scope.cancel()
 
 
