@@ -147,7 +147,7 @@ class LabDRADriver:
             name = VARIABLE + claim.name.replace("-", "_").replace(".", "_")
             edits = {"env": [f"{name}={claim.uid}"]}
             spec = {
-                "cdiVersion": "0.3.0",
+                "cdiVersion": "0.5.0",  # the first whose devices may be named by a digit first
                 "kind": CDI_KIND,
                 "devices": [{"name": claim.uid, "containerEdits": edits}],
             }

@@ -1,0 +1,289 @@
+"""Drivers of dynamic resource allocation, on a real API server and scheduler."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from lab.cluster_api import Json, RefusedError
+from lab.dra_driver import NAME, LabDRADriver
+from lab.go_kubelet import GoKubelet
+from lab.orphans import marked
+from lab.processes import wait_until
+from tests.e2e.cluster import (
+    DEADLINE_SECONDS,
+    Namespace,
+    container,
+    is_ready,
+    until_term,
+    waiting,
+)
+from tests.e2e.local import AGENT, LocalCluster
+
+GROUP = "/apis/resource.k8s.io/v1"
+DEVICES = 4
+PREPARE, UNPREPARE = "NodePrepareResources", "NodeUnprepareResources"
+CHECKPOINT = "dra_manager_state"
+
+
+@pytest.fixture
+def devices(local_cluster: LocalCluster) -> Iterator[None]:
+    """Devices of the driver on the node, and the class that pods name."""
+    api = local_cluster.api
+    selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
+    api.create(
+        f"{GROUP}/deviceclasses", {"metadata": {"name": NAME}, "spec": {"selectors": [selector]}}
+    )
+    put_slice(local_cluster)
+    yield
+    with suppress(RefusedError):
+        api.delete(f"{GROUP}/resourceslices/lab-slice")
+    api.delete(f"{GROUP}/deviceclasses/{NAME}")
+
+
+def put_slice(cluster: LocalCluster) -> None:
+    """Publish the devices if they are not; the Go kubelet removes slices at its start."""
+    spec = {
+        "driver": NAME,
+        "nodeName": cluster.node,
+        "pool": {"name": "pool", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": f"device-{number}"} for number in range(DEVICES)],
+    }
+    with suppress(RefusedError):
+        body = {"metadata": {"name": "lab-slice"}, "spec": spec}
+        cluster.api.create(f"{GROUP}/resourceslices", body)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """The driver's folder, with a short path, since there will be a socket in it."""
+    with tempfile.TemporaryDirectory(prefix="dra-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def driver(cluster: LocalCluster, folder: Path) -> Iterator[LabDRADriver]:
+    """The driver as a process of its own, which is killed at the end."""
+    socket = cluster.agent.root / "plugins_registry" / "dra.sock"
+    command = [sys.executable, "-m", "lab.dra_driver", "--folder", str(folder)]
+    command += [
+        "--registry-socket",
+        str(socket),
+        "--cdi",
+        str(cluster.containerd.cdi_specifications),
+    ]
+    with subprocess.Popen(command, env=marked(os.environ)) as process:
+        try:
+            yield LabDRADriver(folder)
+        finally:
+            process.kill()
+            process.wait()
+            socket.unlink(missing_ok=True)
+
+
+def claim_spec() -> Json:
+    """A claim on one device."""
+    request = {"name": "gpu", "exactly": {"deviceClassName": NAME}}
+    return {"spec": {"devices": {"requests": [request]}}}
+
+
+def add_claim(namespace: Namespace, name: str) -> str:
+    """Make a claim; returns its UID."""
+    path = f"{GROUP}/namespaces/{namespace.name}/resourceclaims"
+    made = namespace.api.create(path, {"metadata": {"name": name}, **claim_spec()})
+    uid: str = made["metadata"]["uid"]
+    return uid
+
+
+def user(claim: str = "c") -> Json:
+    """A container that shows which claims it has, and stays."""
+    return until_term("c", "env | grep LAB_CLAIM", resources={"claims": [{"name": claim}]})
+
+
+def of_claim(name: str) -> Json:
+    return {"resourceClaims": [{"name": "c", "resourceClaimName": name}]}
+
+
+def shown(namespace: Namespace, name: str) -> set[str]:
+    """The UIDs of the claims whose devices a pod's container has."""
+    lines = namespace.kubectl("logs", name).split()
+    return {line.partition("=")[2] for line in lines}
+
+
+def times(driver: LabDRADriver, call: str, uid: str) -> int:
+    """How often the driver was called for a claim."""
+    return sum(uid in each["claims"] for each in driver.calls(call))
+
+
+def wait_unprepared(driver: LabDRADriver) -> None:
+    """Wait until the driver has undone all that it has prepared."""
+    wait_until(
+        lambda: not driver.prepared(),
+        deadline_seconds=DEADLINE_SECONDS,
+        else_say=lambda: f"{driver.prepared()} are prepared still",
+    )
+
+
+def test_pods_share_a_claim_until_the_last_of_them_has_gone(
+    local_cluster: LocalCluster, namespace: Namespace, devices: None, folder: Path
+) -> None:
+    uid = add_claim(namespace, "shared")
+    with driver(local_cluster, folder) as said:
+        for name in ("first", "second"):
+            namespace.run(name, user(), **of_claim("shared"))
+            assert shown(namespace, name) == {uid}
+        assert times(said, PREPARE, uid) == 1
+        namespace.api.delete(namespace.path("Pod", "first"))
+        namespace.wait_gone("first")
+        assert said.prepared() == {uid}
+        namespace.api.delete(namespace.path("Pod", "second"))
+        namespace.wait_gone("second")
+        wait_unprepared(said)
+
+
+def test_a_pod_of_a_template_waits_for_a_driver_that_comes_later(
+    local_cluster: LocalCluster, namespace: Namespace, devices: None, folder: Path
+) -> None:
+    namespace.api.create(
+        f"{GROUP}/namespaces/{namespace.name}/resourceclaimtemplates",
+        {"metadata": {"name": "t"}, "spec": claim_spec()},
+    )
+    claims = [{"name": "c", "resourceClaimTemplateName": "t"}]
+    namespace.add("waits", user(), resourceClaims=claims)
+    words = f"Failed to prepare dynamic resources: DRA driver {NAME} is not registered"
+    namespace.wait_event("waits", "FailedPrepareDynamicResources", words)
+    namespace.wait("waits", lambda pod: waiting(pod).get("reason") == "WaitingForResourceClaims")
+    with driver(local_cluster, folder) as said:
+        pod = namespace.wait("waits", is_ready)
+        (told,) = pod["status"]["resourceClaimStatuses"]
+        assert told["name"] == "c"
+        assert shown(namespace, "waits") == said.prepared()
+        namespace.kubectl("delete", "pod", "waits", "--grace-period=0", "--force")
+        wait_unprepared(said)
+
+
+def test_claims_stay_with_their_pods_over_kills_of_agent_and_driver(
+    local_cluster: LocalCluster, namespace: Namespace, devices: None, folder: Path
+) -> None:
+    uid = add_claim(namespace, "one")
+    with driver(local_cluster, folder):
+        namespace.run("first", user(), **of_claim("one"))
+    local_cluster.kill_agent()
+    local_cluster.start_agent()
+    namespace.api.delete(namespace.path("Pod", "first"))
+    namespace.wait_event("first", "FailedSync", f"DRA driver {NAME} is not registered")
+    assert container(namespace.pod("first"))["restartCount"] == 0
+    with driver(local_cluster, folder) as said:
+        namespace.wait_gone("first")
+        wait_unprepared(said)
+        assert times(said, PREPARE, uid) == 1
+        assert times(said, UNPREPARE, uid) >= 1
+
+
+def test_a_call_that_was_cut_off_with_the_agent_is_made_again(
+    local_cluster: LocalCluster, namespace: Namespace, devices: None, folder: Path
+) -> None:
+    uid = add_claim(namespace, "cut")
+    with driver(local_cluster, folder) as said:
+        said.set_faults(**{PREPARE: {"hang_after": True}})
+        namespace.add("first", user(), **of_claim("cut"))
+        wait_until(
+            lambda: bool(said.calls(PREPARE)),
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: "the driver is not asked",
+        )
+        local_cluster.kill_agent()
+        file = local_cluster.agent.root / CHECKPOINT
+        data = json.loads(json.loads(file.read_text())["Data"])
+        assert [each["ClaimUID"] for each in data["ClaimInfoStateList"]] == [uid]
+        said.set_faults()
+        local_cluster.start_agent()
+        namespace.wait("first", is_ready)
+        assert shown(namespace, "first") == {uid}
+        said.set_faults(**{UNPREPARE: {"hang_after": True}})
+        namespace.api.delete(namespace.path("Pod", "first"))
+        wait_until(
+            lambda: bool(said.calls(UNPREPARE)),
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: "the driver is not asked to undo it",
+        )
+        local_cluster.kill_agent()
+        said.set_faults()
+        local_cluster.start_agent()
+        namespace.wait_gone("first")
+        wait_until(
+            lambda: len(said.calls(UNPREPARE)) > 1,
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: "the driver is not asked again",
+        )
+        wait_unprepared(said)
+
+
+def recorded(cluster: LocalCluster) -> dict[str, Json]:
+    """The claims in the file of whoever has the node, by UID."""
+    data = json.loads(json.loads((cluster.agent.root / CHECKPOINT).read_text())["Data"])
+    return {each["ClaimUID"]: each for each in data["ClaimInfoStateList"] or ()}
+
+
+def given(cluster: LocalCluster, uids: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+    """The pods and the CDI devices of claims, as the file says."""
+    found = recorded(cluster)
+    return [
+        (
+            sorted(found[uid]["PodUIDs"]),
+            [
+                each
+                for device in found[uid]["DriverState"][NAME]["Devices"]
+                for each in device["CDIDeviceIDs"]
+            ],
+        )
+        for uid in uids
+    ]
+
+
+@pytest.mark.skipif(AGENT is GoKubelet, reason="the agent has the node first")
+def test_a_node_with_prepared_claims_changes_hands_both_ways(
+    local_cluster: LocalCluster,
+    namespace: Namespace,
+    devices: None,
+    folder: Path,
+    go_kubelet: type[GoKubelet],
+) -> None:
+    uids = [add_claim(namespace, name) for name in ("one", "two", "three")]
+    with driver(local_cluster, folder) as said:
+        for name in ("one", "two"):
+            namespace.run(name, user(), **of_claim(name))
+        ours = given(local_cluster, uids[:2])
+        local_cluster.hand_over(go_kubelet)
+        wait_registered(said, 2)
+        put_slice(local_cluster)
+        namespace.run("three", user(), **of_claim("three"))
+        assert recorded(local_cluster).keys() == set(uids)
+        assert given(local_cluster, uids[:2]) == ours
+        namespace.api.delete(namespace.path("Pod", "one"))
+        namespace.wait_gone("one")
+        assert said.prepared() == set(uids[1:])
+        local_cluster.hand_over(AGENT)
+        wait_registered(said, 3)
+        for name in ("two", "three"):
+            assert container(namespace.pod(name))["restartCount"] == 0
+            namespace.api.delete(namespace.path("Pod", name))
+            namespace.wait_gone(name)
+        wait_unprepared(said)
+        assert [times(said, PREPARE, uid) for uid in uids] == [1, 1, 1], "what runs has its claim"
+        assert recorded(local_cluster) == {}
+
+
+def wait_registered(driver: LabDRADriver, times: int) -> None:
+    """Wait until the driver was told so many times that it is registered."""
+    wait_until(
+        lambda: len(driver.calls("NotifyRegistrationStatus")) >= times,
+        deadline_seconds=DEADLINE_SECONDS,
+        else_say=lambda: "the driver is not registered",
+    )
