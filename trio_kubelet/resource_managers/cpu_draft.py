@@ -231,7 +231,8 @@ class CpuDraft:
         cpus = NOTHING
         for group in (self._reusable, self.free):
             for part in (group & near, group - near):
-                cpus |= policy.chooser.take(part, min(count - len(cpus), len(part)))
+                if wanted := min(count - len(cpus), len(part)):
+                    cpus |= policy.chooser.take(part, wanted)
         # Where cores differ in size, the number alone does not say that they are whole.
         if policy.options.full_pcpus_only and policy.topology.of_whole_cores(cpus) != cpus:
             raise _no_whole_cores(available, count, policy.topology.cpus_per_core)

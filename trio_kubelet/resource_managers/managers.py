@@ -82,7 +82,7 @@ class ResourceManagers:
         refusal = self._placed(pod, self._anywhere)
         if refusal is not None:
             log.warning("pod runs without exclusive resources", error=refusal.message)
-        self._note_plugins(pod)
+        self._note_plugins(self._device_draft(pod))
 
     def place_anew(self, pod: Pod) -> Refusal | None:
         """Place a pod again whose plugins were not there when it was admitted, once they serve.
@@ -109,10 +109,10 @@ class ResourceManagers:
             log.info("resources of a pod that has gone are free", uid=uid)
             self.release(uid)
 
-    def _note_plugins(self, pod: Pod) -> None:
+    def _note_plugins(self, draft: DeviceDraft) -> None:
         """Remember a pod whose devices are not known yet, if it matters where they are."""
-        if self._topology.name != NONE and self._device_draft(pod).awaits_plugins:
-            self._without_plugins.add(pod.metadata.uid)
+        if self._topology.name != NONE and draft.awaits_plugins:
+            self._without_plugins.add(draft.pod.metadata.uid)
 
     def _device_draft(self, pod: Pod) -> DeviceDraft:
         nodes = tuple(node.id for node in self._topology.topology.numa_nodes)
@@ -132,7 +132,7 @@ class ResourceManagers:
             self.memory.commit(memory)
         if devices is not None:
             self.devices.reserve(pod.metadata.uid, devices.chosen, devices.nodes)
-            self._note_plugins(pod)
+            self._note_plugins(devices)
         return None
 
     def _count_failure(self, error: RefusedError) -> None:
