@@ -153,10 +153,16 @@ class DeviceDraft:
     @property
     def awaits_plugins(self) -> bool:
         """True if the pod needs devices that it does not have, and of which nothing is known."""
-        return any(
-            not self._is_served(each.resource) and not self._known(each)
-            for each in pod_demands(self.pod, self._devices.is_device)
-        )
+        return any(not self._is_served(each.resource) for each in self._open_demands())
+
+    @property
+    def lacks_devices(self) -> bool:
+        """True if the pod needs devices that it does not have."""
+        return any(self._open_demands())
+
+    def _open_demands(self) -> Iterator[Demand]:
+        demands = pod_demands(self.pod, self._devices.is_device)
+        return (each for each in demands if not self._known(each))
 
     def demands(self, container: Container) -> int:
         """The number of resources that a container is given devices of."""

@@ -43,7 +43,7 @@ class ResourceManagers:
         self.devices = devices
         self._topology = topology
         self._anywhere = evolve(topology, name=NONE)
-        self._without_plugins: set[str] = set()
+        self._to_place: set[str] = set()
         self.on_change = cpus.on_change
         self.on_admission: Callbacks[[float, bool]] = Callbacks()
 
@@ -82,18 +82,19 @@ class ResourceManagers:
         refusal = self._placed(pod, self._anywhere)
         if refusal is not None:
             log.warning("pod runs without exclusive resources", error=refusal.message)
-        self._note_plugins(self._device_draft(pod))
+        if self._topology.name != NONE and self._device_draft(pod).lacks_devices:
+            self._to_place.add(pod.metadata.uid)
 
     def place_anew(self, pod: Pod) -> Refusal | None:
-        """Place a pod again whose plugins were not there when it was admitted, once they serve.
+        """Place a pod again whose devices were not known when it was admitted, or taken up.
 
-        Its CPUs and memory may become others, near the devices: no container of it may have been
-        made. Return why the topology policy refuses it, or None; it has what it had then.
+        Not before its plugins serve. Its CPUs and memory may become others, near the devices: no
+        container of it may have been made. Return why the topology policy refuses it, or None.
         """
         uid, began_at = pod.metadata.uid, perf_counter()
-        if uid not in self._without_plugins or self._device_draft(pod).awaits_plugins:
+        if uid not in self._to_place or self._device_draft(pod).awaits_plugins:
             return None
-        self._without_plugins.discard(uid)
+        self._to_place.discard(uid)
         self.devices.unreserve(uid)
         return self._admitted(pod, began_at, anew=True)
 
@@ -108,11 +109,6 @@ class ResourceManagers:
         for uid in filter(is_gone, self.uids()):
             log.info("resources of a pod that has gone are free", uid=uid)
             self.release(uid)
-
-    def _note_plugins(self, draft: DeviceDraft) -> None:
-        """Remember a pod whose devices are not known yet, if it matters where they are."""
-        if self._topology.name != NONE and draft.awaits_plugins:
-            self._without_plugins.add(draft.pod.metadata.uid)
 
     def _device_draft(self, pod: Pod) -> DeviceDraft:
         nodes = tuple(node.id for node in self._topology.topology.numa_nodes)
@@ -132,7 +128,8 @@ class ResourceManagers:
             self.memory.commit(memory)
         if devices is not None:
             self.devices.reserve(pod.metadata.uid, devices.chosen, devices.nodes)
-            self._note_plugins(devices)
+            if devices.awaits_plugins:
+                self._to_place.add(pod.metadata.uid)
         return None
 
     def _count_failure(self, error: RefusedError) -> None:
@@ -143,7 +140,7 @@ class ResourceManagers:
 
     def release(self, uid: str) -> None:
         """Take back what a pod has: nothing of it runs any more."""
-        self._without_plugins.discard(uid)
+        self._to_place.discard(uid)
         self.cpus.release(uid)
         self.memory.release(uid)
 

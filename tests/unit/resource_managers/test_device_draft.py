@@ -205,6 +205,19 @@ async def test_a_pod_is_placed_anew_when_it_is_known_where_its_devices_are(
         assert at.cpus.assigned == at.cpus.assigned_to("u")
 
 
+async def test_a_pod_that_is_taken_up_without_devices_is_placed_anew_though_its_plugin_serves(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with device_node(folder, monkeypatch) as node:
+        await register(node, a="Healthy@1")
+        at, pod = managers(node), a_pod("u", with_devices(1))
+        at.recall(pod, lambda _uid: False)
+        assert nodes_of(at, "u") == {0}
+        assert at.place_anew(pod) is None
+        await node.manager.prepare(pod, ())
+        assert nodes_of(at, "u") == {1}
+
+
 async def test_a_pod_that_was_placed_with_its_devices_is_left_where_it_is(
     folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
