@@ -9,6 +9,7 @@ from typing import Any
 import trio
 from attrs import frozen
 
+from tests.turns import making_test_data
 from tests.unit.devices.nodes import no_devices
 from trio_kubelet.devices import DeviceManager
 from trio_kubelet.resource_managers import ResourceManagers
@@ -130,7 +131,7 @@ def distance(shape: Shape, node: int, other: int) -> int:
 @cache
 def machine(shape: Shape = SMALL) -> MachineTopology:
     """The topology of a machine of that shape, read from its files."""
-    with TemporaryDirectory() as folder:
+    with making_test_data(), TemporaryDirectory() as folder:
         write_machine(Path(folder), shape)
         return read_topology(Path(folder), 1)
 
