@@ -163,7 +163,12 @@ def test_a_storm_of_reloads_disturbs_no_pod(tmp_path: Path) -> None:
             reload(agent, BROKEN[number % len(BROKEN)])
             agent.write("goes.json", pod(f"goes-{number}"))
             agent.pods()
-            reload(agent, json.dumps({**good, "registryBurst": 100 + number}))
+            new = {
+                "registryBurst": 100 + number,
+                "evictionHard": {"memory.available": f"{50 + number % 2}Mi"},
+                "serializeImagePulls": number % 2 == 0,
+            }
+            reload(agent, json.dumps({**good, **new}))
             agent.pods()
             if monotonic() > end:
                 break
