@@ -1,12 +1,15 @@
 """`trio-kubelet disk` on real containers: what they write is found, wherever they write it."""
 
+import json
+import os
+import signal
 import subprocess
 import sys
 
-from lab.agent import Json
+from lab.agent import Json, pod_manifest
 from lab.images import BUSYBOX
 from lab.processes import wait_until
-from tests.integration.pods import Node
+from tests.integration.pods import Node, full_name, until_term
 
 MI = 1 << 20
 WRITES = """
@@ -67,6 +70,24 @@ def test_what_uses_the_disk_is_told(node: Node) -> None:
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert f"default/{name}" in text
     assert "5.0Mi" in text
+    node.remove_all()
+
+
+def test_a_runtime_that_hangs_is_named_and_the_rest_is_told(node: Node) -> None:
+    node.run(pod_manifest("beside", until_term("c")))
+    runtime = node.containerd.pid
+    assert runtime is not None
+    command = [sys.executable, "-m", "trio_kubelet", "disk", "--root-dir", str(node.agent.root)]
+    os.kill(runtime, signal.SIGSTOP)
+    try:
+        told = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, check=False)
+    finally:
+        os.kill(runtime, signal.SIGCONT)
+    assert told.returncode == 0, told.stderr
+    report = json.loads(told.stdout)
+    assert report["problems"]["images"] == "not found out within 6 s"
+    assert report["images"] == []
+    assert full_name("beside") in {each["name"] for each in report["pods"]}
     node.remove_all()
 
 

@@ -26,7 +26,7 @@ from trio_kubelet.stats.disk_usage import PodDisk
 from trio_kubelet.tasks.concurrency import run_concurrently
 from trio_kubelet.tasks.threads import run_in_thread
 
-DEADLINE_SECONDS = 8.0
+DEADLINE_SECONDS = 6.0
 """For each part of the report: the command waits ten seconds for all of it."""
 
 Fields = Mapping[str, object]
