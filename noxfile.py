@@ -151,6 +151,18 @@ def oom_kills(session: nox.Session) -> None:
 
 
 @nox.session
+def volume_kills(session: nox.Session) -> None:
+    """Whether volumes outlast fifty kills of the agent as pods come and go: a quarter of an hour.
+
+    `integration` does twelve. What is missing is a failure, as in continuous integration.
+    """
+    install(session, "test")
+    file = "tests/integration/test_volume_kills.py"
+    environment = {"TRIO_KUBELET_VOLUME_KILLS": "50", "CI": "true"}
+    session.run("pytest", "-n0", file, *session.posargs, env=environment)
+
+
+@nox.session
 def pressures(session: nox.Session) -> None:
     """Whether a node whose memory is eaten at 200 MiB a second holds, ten times of ten.
 

@@ -24,7 +24,13 @@ from tests.integration.pods import Node
 from tests.missing import do_without
 
 HERE = Path(__file__).parent
-LONGEST = ("test_kills", "test_pods_restarts", "test_configs", "test_pods_images")
+LONGEST = (
+    "test_volume_kills",
+    "test_kills",
+    "test_pods_restarts",
+    "test_configs",
+    "test_pods_images",
+)
 
 _numbers = itertools.count()
 
