@@ -9,6 +9,7 @@ import trio
 import trio.testing
 from attrs import frozen
 
+from tests.simulation.csi_driver import MountTable
 from tests.simulation.determinism import deterministic
 from tests.simulation.disk import Disk
 from tests.simulation.invariants import Invariants
@@ -16,6 +17,7 @@ from tests.simulation.power import Power
 from tests.simulation.record import Record
 from tests.simulation.world import ROUNDS, Machine, World
 from tests.turns import making_test_data
+from trio_kubelet.rpc import open_rpc_loop
 
 
 @frozen(kw_only=True)
@@ -46,10 +48,11 @@ async def _live(seed: int, rounds: int, root: Path) -> Report:
     began = trio.current_time()
     disk = Disk(root / "kubelet", root / "logs")
     power = Power(root / "kubelet", random.Random(seed + 4))
-    with disk.mounted(), power.watched():
-        async with trio.open_nursery() as nursery:
+    mounts = MountTable()
+    with disk.mounted(), power.watched(), mounts.mounted():
+        async with open_rpc_loop(), trio.open_nursery() as nursery:
             with making_test_data():
-                world = World(seed, Machine(root, disk, power), invariants, nursery)
+                world = World(seed, Machine(root, disk, power, mounts), invariants, nursery)
             await world.live(rounds)
             nursery.cancel_scope.cancel()
     return Report(

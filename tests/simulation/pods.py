@@ -12,6 +12,8 @@ from state_machines.probe import ProbeKind
 from tests.simulation.health import COMMAND, HEALTH_ANNOTATION
 from tests.simulation.shapes import (
     ACCOUNT,
+    CLAIMS,
+    CSI_DRIVER,
     LOGIN,
     NAMESPACE,
     PASSWORDS,
@@ -418,6 +420,11 @@ class PodMaker:
             token = {"path": "token", "expirationSeconds": TOKEN_SECONDS}
             spec["serviceAccountName"] = ACCOUNT
             _mount(spec, "access", {"projected": {"sources": [{"serviceAccountToken": token}]}})
+        if self._chance.random() < 0.5:
+            claim = {"claimName": self._chance.choice(CLAIMS)}
+            _mount(spec, "claimed", {"persistentVolumeClaim": claim})
+        if self._chance.random() < 0.25:
+            _mount(spec, "inline", {"csi": {"driver": CSI_DRIVER}})
         if self._chance.random() < 0.4:
             spec["priority"] = self._chance.choice(PRIORITIES)
         if self._chance.random() < 0.2:

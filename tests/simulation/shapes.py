@@ -34,6 +34,10 @@ PASSWORDS = ("password-1", "password-2")
 """Secrets that pods share."""
 ACCOUNT = "default"
 """The service account of all pods."""
+CSI_DRIVER = "csi.example.com"
+"""The driver of claimed volumes, and of those that are made for one pod."""
+CLAIMS = ("data-1", "data-2", "data-3")
+"""Claims that pods share, each bound to a volume of the driver."""
 TOKEN_SECONDS = 600
 """How long the token of a pod is good for: the API allows no less."""
 
@@ -185,6 +189,18 @@ class Shape:
         return any("projected" in volume for volume in self._volumes)
 
     @property
+    def claims(self) -> tuple[str, ...]:
+        """The claims whose volumes the pod has."""
+        claimed = [each["persistentVolumeClaim"] for each in self._volumes if is_claim(each)]
+        return tuple(each["claimName"] for each in claimed)
+
+    @property
+    def csi_volumes(self) -> tuple[str, ...]:
+        """The volumes that the CSI driver publishes for the pod, as folders name them."""
+        inline = (each["name"] for each in self._volumes if "csi" in each)
+        return (*map(persistent_name, self.claims), *inline)
+
+    @property
     def _volumes(self) -> Sequence[Document]:
         volumes: Sequence[Document] = self.document["spec"].get("volumes", ())
         return volumes
@@ -204,3 +220,13 @@ class Shape:
     def regular_names(self) -> tuple[str, ...]:
         """The names of spec.containers."""
         return tuple(c["name"] for c in self.document["spec"]["containers"])
+
+
+def is_claim(volume: Document) -> bool:
+    """Whether a volume of a pod is one that was claimed."""
+    return "persistentVolumeClaim" in volume
+
+
+def persistent_name(claim: str) -> str:
+    """The name of the volume that a claim is bound to."""
+    return f"volume-of-{claim}"

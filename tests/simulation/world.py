@@ -25,6 +25,7 @@ from tests.simulation.convergence import (
     untold_events,
     untold_pressures,
 )
+from tests.simulation.csi_driver import MountTable
 from tests.simulation.disk import Disk
 from tests.simulation.fault_schedule import FaultSchedule
 from tests.simulation.health import (
@@ -36,6 +37,7 @@ from tests.simulation.health import (
 from tests.simulation.invariants import Invariants
 from tests.simulation.load import EVICTION_SETTINGS
 from tests.simulation.node import NODE, Node, WallClock
+from tests.simulation.node_plugins import NodePlugins
 from tests.simulation.owners import MOST_PODS, Owners
 from tests.simulation.power import Power
 from tests.simulation.record import Record
@@ -89,11 +91,12 @@ RUNTIMES = (
 
 @frozen
 class Machine:
-    """What the node is on: its folder, its disk, its power."""
+    """What the node is on: its folder, its disk, its power, its mounts."""
 
     root: Path
     disk: Disk
     power: Power
+    mounts: MountTable
 
 
 class World:
@@ -130,6 +133,15 @@ class World:
         runtime.events.add_observer(self._shortages.on_event)
         self._node.api.storage.observers.append(invariants.on_write)
         self._owners = Owners(self._node, self._record, self._chance, self._start_soon)
+        self._plugins = NodePlugins(
+            seed + 5,
+            self._node,
+            machine.mounts,
+            invariants,
+            nursery,
+            self._start_soon,
+            self._end_agent,
+        )
         self._actions: Mapping[Callable[[], None], int] = {
             self._owners.add: 8,
             self._owners.remove: 4,
@@ -165,6 +177,10 @@ class World:
             self._lose_image: 1,
             self._fill_disk: 2,
             self._fill_image_disk: 2,
+            self._plugins.start_faults: 4,
+            self._plugins.stop_faults: 2,
+            self._plugins.reinstall: 3,
+            self._plugins.end_agent_in_a_call: 4,
             self._shortages.begin: 12,
             self._shortages.exceed_limit: 1,
         }
@@ -194,6 +210,7 @@ class World:
         """Live through a number of rounds of faults, each with a quiet phase after it."""
         with making_test_data():
             self._owners.begin()
+            self._plugins.begin()
         self._node.start_agent()
         for _ in range(rounds):
             seconds = self._chance.uniform(SHORTEST_ROUND_SECONDS, LONGEST_ROUND_SECONDS)
@@ -208,6 +225,7 @@ class World:
         self._is_faulty = True
         async with trio.open_nursery() as nursery:
             self._short_lived = nursery
+            self._plugins.begin_round()
             with trio.move_on_after(seconds):
                 while True:
                     pace_seconds = self._chance.choice(PACES_SECONDS)
@@ -215,6 +233,7 @@ class World:
                     self._act()
         self._is_faulty = False
         self._fault_schedule.stop_faults()
+        self._plugins.stop_faults()
         self._power.at_write(0, self._lose_power)
         self._node.api.faults.rules.clear()
         if self._node.agent is None:
@@ -235,6 +254,7 @@ class World:
         await trio.sleep(CLEAN_UP_SECONDS)
         if not self._record.loses_events:
             self._look_for("not cleaned up:", leftovers)
+            self._look_for("not cleaned up:", self._left_of_volumes)
         with trio.move_on_after(QUIET_SECONDS - CLEAN_UP_SECONDS):
             while True:
                 await trio.sleep(GLANCE_SECONDS)
@@ -242,6 +262,10 @@ class World:
                 self._look_for("not told:", untold_events)
                 self._look_for("not told:", untold_pressures)
         self._look_for("not settled:", unsettled)
+        self._look_for("not settled:", self._left_of_volumes)
+
+    def _left_of_volumes(self, _node: Node, _record: Record) -> Iterable[str]:
+        return self._plugins.leftovers()
 
     def _look_for(self, kind: str, problems: Callable[[Node, Record], Iterable[str]]) -> None:
         with making_test_data():
@@ -423,6 +447,7 @@ class World:
         if self._node.agent is None or self._power.is_off:
             return
         self._record.power_failed_at = trio.current_time()
+        self._plugins.lose_power()
         self._record.note("power failed", "survived", self._power.fail())
         self._kill_agent()
         for sandbox in self._node.runtime.sandboxes:
@@ -437,6 +462,7 @@ class World:
         with making_test_data():
             self._power.come_back()
         self._node.boot()
+        self._plugins.boot()
         await self._start_agent_later()
 
     def _lose_power_in_a_write(self) -> None:
