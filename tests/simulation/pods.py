@@ -420,10 +420,10 @@ class PodMaker:
             token = {"path": "token", "expirationSeconds": TOKEN_SECONDS}
             spec["serviceAccountName"] = ACCOUNT
             _mount(spec, "access", {"projected": {"sources": [{"serviceAccountToken": token}]}})
-        if self._chance.random() < 0.5:
+        if self._chance.random() < 0.7:
             claim = {"claimName": self._chance.choice(CLAIMS)}
             _mount(spec, "claimed", {"persistentVolumeClaim": claim})
-        if self._chance.random() < 0.25:
+        if self._chance.random() < 0.4:
             _mount(spec, "inline", {"csi": {"driver": CSI_DRIVER}})
         if self._chance.random() < 0.4:
             spec["priority"] = self._chance.choice(PRIORITIES)

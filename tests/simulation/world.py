@@ -177,10 +177,10 @@ class World:
             self._lose_image: 1,
             self._fill_disk: 2,
             self._fill_image_disk: 2,
-            self._plugins.start_faults: 4,
+            self._plugins.start_faults: 6,
             self._plugins.stop_faults: 2,
             self._plugins.reinstall: 3,
-            self._plugins.end_agent_in_a_call: 4,
+            self._plugins.end_agent_in_a_call: 5,
             self._shortages.begin: 12,
             self._shortages.exceed_limit: 1,
         }
