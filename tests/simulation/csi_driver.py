@@ -139,6 +139,11 @@ class SimulatedDriver:
         self._effects_left = 0
         self._then: Callable[[], None] = lambda: None
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether its process runs."""
+        return self.process.is_running
+
     def lose_power(self) -> None:
         """End with the machine: nothing is mounted any more."""
         self._table.mounts.clear()

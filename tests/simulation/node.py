@@ -7,6 +7,7 @@ It is killed as `kill -9` does it and started anew on the same folders and the s
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol
@@ -21,10 +22,12 @@ from state_machines.probe import ProbeKind
 from tests.apiserver.server import URL, ApiServer
 from tests.simulation.health import COMMAND, ask_container
 from tests.simulation.load import CAPACITY, Load
+from tests.simulation.shapes import DEVICE
 from tests.simulation.transport import RuntimeTransport
 from tests.trio_clock import TrioClock
 from tests.turns import making_test_data
 from trio_kubelet.agent.cluster import Cluster, Standalone
+from trio_kubelet.agent.node_parts import DEVICE_PLUGINS
 from trio_kubelet.agent.pod_parts import PodParts
 from trio_kubelet.agent.pods import Pods
 from trio_kubelet.agent.ports import Ports
@@ -32,6 +35,7 @@ from trio_kubelet.agent.start import Agent
 from trio_kubelet.config.eviction import Resource
 from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.devices.records import CHECKPOINT
 from trio_kubelet.errors import StartError
 from trio_kubelet.eviction.pressure import Assessment
 from trio_kubelet.eviction.records import FILE as EVICTIONS
@@ -56,6 +60,8 @@ NODE = "node"
 RESTART_SECONDS = 10.0
 """How long a service manager waits before it starts an agent again."""
 NODE_IP = "192.0.2.10"
+DEVICE_WAIT = timedelta(hours=3)
+"""No pod is rejected because its plugin stays away for a round of faults."""
 
 
 class WallClock(TrioClock):
@@ -239,6 +245,11 @@ class Node:
         file = self.root / "kubelet" / ALLOCATED
         return file.exists() and uid in file.read_text()
 
+    def knows_devices(self) -> bool:
+        """Whether the agent has it on the disk that a plugin offers devices."""
+        file = self.root / "kubelet" / DEVICE_PLUGINS / CHECKPOINT
+        return file.exists() and DEVICE in file.read_text()
+
     def eviction_records(self) -> str:
         """The decisions to evict that the agent has on the disk."""
         file = self.root / "kubelet" / EVICTIONS
@@ -341,6 +352,7 @@ class Node:
                 hostname_override=NODE,
                 node_ip=NODE_IP,
                 hollow=True,
+                device_plugin_wait=DEVICE_WAIT,
             ),
         )
 

@@ -1,4 +1,7 @@
-"""The plugins of the node: a CSI driver that comes and goes, with what the cluster does for it."""
+"""The plugins of the node, a CSI driver and a device plugin, which come and go.
+
+What the cluster does for the driver goes with it.
+"""
 
 import random
 from collections.abc import Callable, Iterator
@@ -7,6 +10,8 @@ import trio
 
 from tests.simulation.claims import AttachController
 from tests.simulation.csi_driver import MountTable, SimulatedDriver
+from tests.simulation.device_plugin import SimulatedDevicePlugin
+from tests.simulation.devices import DeviceRules
 from tests.simulation.invariants import Invariants
 from tests.simulation.node import Node
 from tests.simulation.volumes import VolumeRules
@@ -35,14 +40,21 @@ class NodePlugins:
         self._chance = random.Random(seed)
         self._start_soon = start_soon
         self._end_agent = end_agent
-        self._rules = VolumeRules(node, invariants.record, mounts, invariants.violated)
+        self._volumes = VolumeRules(node, invariants.record, mounts, invariants.violated)
         registry = node.pod_folders.parent / PLUGINS_REGISTRY
         self._driver = SimulatedDriver(
-            registry, mounts, random.Random(seed + 1), nursery, self._rules
+            registry, mounts, random.Random(seed + 1), nursery, self._volumes
         )
-        self._attacher = AttachController(node.api, random.Random(seed + 2), self._rules)
+        self._attacher = AttachController(node.api, random.Random(seed + 2), self._volumes)
         self._nursery = nursery
-        node.runtime.events.add_observer(self._rules.on_event)
+        node.runtime.events.add_observer(self._volumes.on_event)
+        self._devices = DeviceRules(node, invariants.record, invariants.violated)
+        self._plugin = SimulatedDevicePlugin(
+            registry, random.Random(seed + 3), nursery, self._devices
+        )
+        node.runtime.events.add_observer(self._devices.on_event)
+        node.api.storage.observers.append(self._devices.on_write)
+        self._services = (self._driver, self._plugin)
 
     def begin(self) -> None:
         """Create claims and volumes, and have someone attach them."""
@@ -51,38 +63,53 @@ class NodePlugins:
 
     def begin_round(self) -> None:
         """Install what is not there yet: in the first round some time after the node."""
-        if not self._driver.process.is_running:
-            self._start_soon(self._driver.process.start_later, self._driver)
+        for service in self._services:
+            if not service.process.is_running:
+                self._start_soon(service.process.start_later, service)
 
     def start_faults(self) -> None:
-        """Let calls of the driver go wrong."""
-        self._driver.start_faults()
+        """Let calls go wrong, of the driver more often."""
+        self._chance.choice((self._driver, self._driver, self._plugin)).start_faults()
 
     def stop_faults(self) -> None:
         """Let all calls go well."""
-        self._driver.stop_faults()
+        for service in self._services:
+            service.stop_faults()
+
+    def change_devices(self) -> None:
+        """Let some devices be unhealthy, or not there."""
+        self._plugin.change()
+
+    def end_round(self) -> None:
+        """Let all go well, with all devices."""
+        self.stop_faults()
+        self._plugin.mend()
 
     def end_agent_in_a_call(self) -> None:
         """End the agent when the driver has done something, before it can say so."""
         self._driver.at_effect(self._chance.randint(1, MOST_EFFECTS), self._end_agent)
 
     def reinstall(self) -> None:
-        """Take the driver away, and bring it back later."""
-        if self._driver.process.is_running:
-            self._start_soon(self._restart_driver)
+        """Take a plugin away, and bring it back before the node gives it up."""
+        service = self._chance.choice(self._services)
+        if service.is_in_use:
+            self._start_soon(self._restart, service)
 
     def lose_power(self) -> None:
-        """Lose all mounts, and the driver with the machine."""
+        """Lose all mounts, and the plugins with the machine."""
         self._driver.lose_power()
+        self._plugin.process.lose_power()
 
     def boot(self) -> None:
-        """Start the driver some time after the machine."""
-        self._start_soon(self._restart_driver)
+        """Start the plugins some time after the machine."""
+        for service in self._services:
+            self._start_soon(self._restart, service)
 
-    def leftovers(self) -> Iterator[str]:
-        """What is left of volumes that no pod needs."""
-        return self._rules.leftovers()
+    def unsettled(self) -> Iterator[str]:
+        """What is left of volumes that no pod needs, and where the Node lacks devices."""
+        yield from self._volumes.leftovers()
+        yield from self._devices.wrong_amounts()
 
-    async def _restart_driver(self) -> None:
-        await self._driver.process.stop()
-        await self._driver.process.start_later(self._driver)
+    async def _restart(self, service: SimulatedDriver | SimulatedDevicePlugin) -> None:
+        await service.process.stop()
+        await service.process.start_later(service)

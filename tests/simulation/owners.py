@@ -33,7 +33,7 @@ class Owners:
         self._record = record
         self._chance = chance
         self._start_soon = start_soon
-        self._pods = PodMaker(chance, str(node.root / "host" / "data"))
+        self._pods = PodMaker(chance, str(node.root / "host" / "data"), node.knows_devices)
         self._shared = SharedObjects(node.api, chance)
         self._gone: list[Wanted] = []
 

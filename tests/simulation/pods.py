@@ -14,6 +14,7 @@ from tests.simulation.shapes import (
     ACCOUNT,
     CLAIMS,
     CSI_DRIVER,
+    DEVICE,
     LOGIN,
     NAMESPACE,
     PASSWORDS,
@@ -46,9 +47,12 @@ CHANGE_IMAGES = frozenset({Fate.RUNS, Fate.SUCCEEDS, Fate.FAILS})
 class PodMaker:
     """Makes pods out of one source of chance. UIDs are never repeated."""
 
-    def __init__(self, chance: random.Random, host_folder: str) -> None:
+    def __init__(
+        self, chance: random.Random, host_folder: str, may_have_devices: Callable[[], bool]
+    ) -> None:
         self._chance = chance
         self._host_folder = host_folder
+        self._may_have_devices = may_have_devices
         self._made = 0
         self._is_modest = False
         """Most containers of the pod that is being made ask for what they use."""
@@ -106,7 +110,7 @@ class PodMaker:
                 given = container["resources"]
                 container["resources"] = self._requests(is_limited=shape.has_limits)
                 for kind, amounts in given.items():
-                    kept = {k: v for k, v in amounts.items() if k == STORAGE}
+                    kept = {k: v for k, v in amounts.items() if k in (STORAGE, DEVICE)}
                     container["resources"][kind].update(kept)
                 if may_be_refused and self._chance.random() < 0.3:
                     container["resources"]["requests"]["cpu"] = TOO_MUCH_CPU
@@ -425,11 +429,23 @@ class PodMaker:
             _mount(spec, "claimed", {"persistentVolumeClaim": claim})
         if self._chance.random() < 0.4:
             _mount(spec, "inline", {"csi": {"driver": CSI_DRIVER}})
+        if self._chance.random() < 0.7 and self._may_have_devices():
+            self._give_devices(spec)
         if self._chance.random() < 0.4:
             spec["priority"] = self._chance.choice(PRIORITIES)
         if self._chance.random() < 0.2:
             spec["containers"][0]["ports"] = [{"containerPort": 7000, "hostPort": 7000}]
         return evolve(shape, document=document)
+
+    def _give_devices(self, spec: dict[str, Any]) -> None:
+        """Have containers ask for devices, with the other resources that pods of days ask for."""
+        for container in spec["containers"]:
+            if "resources" not in spec:
+                container.setdefault("resources", self._requests())
+            if "resources" in container:
+                count = str(self._chance.choice((1, 1, 2)))
+                for amounts in container["resources"].values():
+                    amounts[DEVICE] = count
 
     def _give_shared(self, spec: dict[str, Any]) -> None:
         """Give the pod what is in a config map or secret, as files and perhaps a variable."""

@@ -22,6 +22,8 @@ POD_RESOURCES = {
 }
 """What some pods ask for as a whole (KEP-2837): more than their containers do together."""
 STORAGE = "ephemeral-storage"
+DEVICE = "example.com/device"
+"""The resource of the device plugin."""
 TOO_MUCH_CPU = "1000"
 """The registry whose images one has to log in for."""
 PRIVATE_IMAGES = tuple(f"{PRIVATE}/app:{number}" for number in (1, 2))
@@ -110,6 +112,13 @@ class Shape:
             for each in containers
             if "resources" in each
         }
+
+    @property
+    def devices(self) -> Mapping[str, int]:
+        """The numbers of devices that containers ask for, by their names."""
+        containers = self.document["spec"]["containers"]
+        limits = {each["name"]: each.get("resources", {}).get("limits", {}) for each in containers}
+        return {name: int(each[DEVICE]) for name, each in limits.items() if DEVICE in each}
 
     @property
     def storage_limit_bytes(self) -> int:

@@ -179,7 +179,8 @@ class World:
             self._fill_image_disk: 2,
             self._plugins.start_faults: 6,
             self._plugins.stop_faults: 2,
-            self._plugins.reinstall: 3,
+            self._plugins.reinstall: 5,
+            self._plugins.change_devices: 4,
             self._plugins.end_agent_in_a_call: 5,
             self._shortages.begin: 12,
             self._shortages.exceed_limit: 1,
@@ -233,7 +234,7 @@ class World:
                     self._act()
         self._is_faulty = False
         self._fault_schedule.stop_faults()
-        self._plugins.stop_faults()
+        self._plugins.end_round()
         self._power.at_write(0, self._lose_power)
         self._node.api.faults.rules.clear()
         if self._node.agent is None:
@@ -254,7 +255,7 @@ class World:
         await trio.sleep(CLEAN_UP_SECONDS)
         if not self._record.loses_events:
             self._look_for("not cleaned up:", leftovers)
-            self._look_for("not cleaned up:", self._left_of_volumes)
+            self._look_for("not cleaned up:", self._unsettled_plugins)
         with trio.move_on_after(QUIET_SECONDS - CLEAN_UP_SECONDS):
             while True:
                 await trio.sleep(GLANCE_SECONDS)
@@ -262,10 +263,10 @@ class World:
                 self._look_for("not told:", untold_events)
                 self._look_for("not told:", untold_pressures)
         self._look_for("not settled:", unsettled)
-        self._look_for("not settled:", self._left_of_volumes)
+        self._look_for("not settled:", self._unsettled_plugins)
 
-    def _left_of_volumes(self, _node: Node, _record: Record) -> Iterable[str]:
-        return self._plugins.leftovers()
+    def _unsettled_plugins(self, _node: Node, _record: Record) -> Iterable[str]:
+        return self._plugins.unsettled()
 
     def _look_for(self, kind: str, problems: Callable[[Node, Record], Iterable[str]]) -> None:
         with making_test_data():
