@@ -124,10 +124,10 @@ class SimulatedDevicePlugin:
     async def get_preferred_allocation(
         self, request: wire.PreferredAllocationRequest
     ) -> wire.PreferredAllocationResponse:
-        """Prefer any of the devices that the agent offers."""
+        """Prefer the last of the devices that the agent offers: by itself it takes the first."""
         await self._take_time()
         (asked,) = request.container_requests
-        ids = self._chance.sample(asked.available_device_i_ds, asked.allocation_size)
+        ids = sorted(asked.available_device_i_ds)[-asked.allocation_size :]
         preferred = wire.ContainerPreferredAllocationResponse(device_i_ds=ids)
         return wire.PreferredAllocationResponse(container_responses=[preferred])
 
