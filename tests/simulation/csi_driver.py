@@ -8,26 +8,21 @@ In a round of faults calls fail before or after their effect, hang, lose their a
 effect although the caller has gone. Of calls for one volume it carries out one at a time.
 """
 
-import errno
 import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
-from unittest.mock import patch
 
 import trio
-from attrs import define, field, frozen
 
+from tests.simulation.mounts import Mount, MountTable
 from tests.simulation.plugin_process import PluginProcess
 from tests.simulation.shapes import CSI_DRIVER
-from trio_kubelet.kernel import mountinfo
+from tests.simulation.volumes import VolumeRules
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs import pluginregistration as registration
 from trio_kubelet.rpc.stubs.csi import v1 as csi
-from trio_kubelet.volumes import volumes
 
 # That of the system, before anything is patched: what others make fits on a full disk.
 _mkdir = os.mkdir
@@ -58,64 +53,6 @@ WAYS = (
 """Each spell of trouble is of one of these kinds."""
 
 
-@frozen
-class Mount:
-    """A mount of the driver: the volume that is on it."""
-
-    volume: str
-    device: int
-
-
-@define(eq=False)
-class MountTable:
-    """The mounts of the driver by their paths, in the order in which they were made."""
-
-    mounts: dict[str, Mount] = field(factory=dict)
-    on_unmount: Callable[[str], None] = lambda _path: None
-    """Called when the agent itself unmounts something."""
-
-    @contextmanager
-    def mounted(self) -> Iterator[None]:
-        """While this is held, the agent finds these mounts on its machine, and no others."""
-        with ExitStack() as stack:
-            stack.enter_context(patch.object(mountinfo, "_MOUNTINFO", self))
-            stack.enter_context(patch.object(volumes, "unmount", self.unmount))
-            yield
-
-    def read_bytes(self) -> bytes:
-        """The table as the kernel writes it."""
-        return b"".join(
-            f"{100 + n} 1 0:{each.device} / {path} rw - fuse.csi {each.volume} rw\n".encode()
-            for n, (path, each) in enumerate(self.mounts.items())
-        )
-
-    def unmount(self, path: Path) -> None:
-        """Unmount as the agent does it. Raises OSError."""
-        if str(path) not in self.mounts:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
-        self.on_unmount(str(path))
-        del self.mounts[str(path)]
-
-
-class DriverWatcher(Protocol):
-    """Is told of what the driver does, just before its effect, and of good answers just after."""
-
-    def on_stage(self, volume: str, path: str) -> None:
-        """A volume is staged."""
-
-    def on_unstage(self, volume: str, path: str) -> None:
-        """A volume is unstaged."""
-
-    def on_publish(self, volume: str, target: str, stage: str) -> None:
-        """A volume is published for a pod."""
-
-    def on_unpublish(self, volume: str, target: str) -> None:
-        """A volume is taken away from a pod."""
-
-    def on_answer(self, path: str) -> None:
-        """A call that stages or publishes at a path is answered well."""
-
-
 class SimulatedDriver:
     """The driver `CSI_DRIVER`. `registry` is the folder for its sockets."""
 
@@ -125,11 +62,11 @@ class SimulatedDriver:
         table: MountTable,
         chance: random.Random,
         nursery: trio.Nursery,
-        watcher: DriverWatcher,
+        rules: VolumeRules,
     ) -> None:
         self._table = table
         self._chance = chance
-        self._watcher = watcher
+        self._rules = rules
         self.process = PluginProcess(registry, "csi", (csi.NodeBase,), chance, nursery)
         self._devices: dict[str, int] = {}
         """A number for each volume that was ever mounted."""
@@ -200,11 +137,11 @@ class SimulatedDriver:
         volume, path = request.volume_id, request.staging_target_path
 
         def stage() -> None:
-            self._watcher.on_stage(volume, path)
+            self._rules.on_stage(volume, path)
             self._table.mounts[path] = Mount(volume, self._device(volume))
 
         await self._carry_out(volume, stage)
-        self._watcher.on_answer(path)
+        self._rules.on_answer(path)
         return csi.NodeStageVolumeResponse()
 
     async def node_unstage_volume(
@@ -214,7 +151,7 @@ class SimulatedDriver:
         volume, path = request.volume_id, request.staging_target_path
 
         def unstage() -> None:
-            self._watcher.on_unstage(volume, path)
+            self._rules.on_unstage(volume, path)
             self._table.mounts.pop(path, None)
 
         await self._carry_out(volume, unstage)
@@ -227,13 +164,13 @@ class SimulatedDriver:
         volume, target = request.volume_id, request.target_path
 
         def publish() -> None:
-            self._watcher.on_publish(volume, target, request.staging_target_path)
+            self._rules.on_publish(volume, target, request.staging_target_path)
             if not Path(target).exists():
                 _mkdir(target)
             self._table.mounts[target] = Mount(volume, self._device(volume))
 
         await self._carry_out(volume, publish)
-        self._watcher.on_answer(target)
+        self._rules.on_answer(target)
         return csi.NodePublishVolumeResponse()
 
     async def node_unpublish_volume(
@@ -243,7 +180,7 @@ class SimulatedDriver:
         volume, target = request.volume_id, request.target_path
 
         def unpublish() -> None:
-            self._watcher.on_unpublish(volume, target)
+            self._rules.on_unpublish(volume, target)
             self._table.mounts.pop(target, None)
             if Path(target).exists():
                 Path(target).rmdir()

@@ -9,10 +9,10 @@ import trio
 import trio.testing
 from attrs import frozen
 
-from tests.simulation.csi_driver import MountTable
 from tests.simulation.determinism import deterministic
 from tests.simulation.disk import Disk
 from tests.simulation.invariants import Invariants
+from tests.simulation.mounts import MountTable
 from tests.simulation.power import Power
 from tests.simulation.record import Record
 from tests.simulation.world import ROUNDS, Machine, World

@@ -6,30 +6,20 @@ The variable `DEVICES` of a container tells which ones it was given.
 """
 
 import random
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol
 
 import trio
 
+from tests.simulation.devices import DEVICES, VARIABLE, DeviceRules
 from tests.simulation.plugin_process import PluginProcess
 from tests.simulation.shapes import DEVICE
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs import pluginregistration as registration
 from trio_kubelet.rpc.stubs import v1beta1 as wire
 
-DEVICES = tuple(f"device-{number:02}" for number in range(60))
-"""More than all pods of a day can have, even while some are in trouble."""
-VARIABLE = "DEVICES"
 MOST_TROUBLED = 20
 LONGEST_CALL_SECONDS, LONGEST_SLOW_CALL_SECONDS = 0.2, 40.0
-
-
-class PluginWatcher(Protocol):
-    """Is told of what the plugin is asked for."""
-
-    def on_allocate(self, ids: Collection[str]) -> None:
-        """Devices are allocated."""
 
 
 class SimulatedDevicePlugin:
@@ -40,10 +30,10 @@ class SimulatedDevicePlugin:
         registry: Path,
         chance: random.Random,
         nursery: trio.Nursery,
-        watcher: PluginWatcher,
+        rules: DeviceRules,
     ) -> None:
         self._chance = chance
-        self._watcher = watcher
+        self._rules = rules
         self.process = PluginProcess(registry, "device", (wire.DevicePluginBase,), chance, nursery)
         self._followers = 0
         self._unhealthy: frozenset[str] = frozenset()
@@ -138,7 +128,7 @@ class SimulatedDevicePlugin:
             raise RpcError(Code.UNAVAILABLE, "come again later")
         (asked,) = request.container_requests
         ids = list(asked.devices_ids)
-        self._watcher.on_allocate(ids)
+        self._rules.on_allocate(ids)
         given = wire.ContainerAllocateResponse(envs={VARIABLE: ",".join(ids)})
         return wire.AllocateResponse(container_responses=[given])
 

@@ -10,19 +10,21 @@ from collections.abc import Callable, Collection, Iterator
 from attrs import define, field
 
 from tests.apiserver.storage import Change
-from tests.simulation.device_plugin import DEVICES, VARIABLE
 from tests.simulation.node import NODE, Node
 from tests.simulation.record import Kind, Life, Record
 from tests.simulation.shapes import DEVICE
 from trio_kubelet.hollow.records import HollowSandbox
 from trio_kubelet.k8s import NODES, PODS
 
+DEVICES = tuple(f"device-{number:02}" for number in range(60))
+"""More than all pods of a day can have, even while some are in trouble."""
+VARIABLE = "DEVICES"
 REJECTED = ("UnexpectedAdmissionError", f"OutOf{DEVICE}")
 
 
 @define(eq=False)
 class DeviceRules:
-    """Watches the devices of one node, as the plugin's `PluginWatcher`."""
+    """Watches the devices of one node. `violated` is called with the words of what must not be."""
 
     node: Node
     record: Record

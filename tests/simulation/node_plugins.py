@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 import trio
 
 from tests.simulation.claims import AttachController
-from tests.simulation.csi_driver import MountTable, SimulatedDriver
+from tests.simulation.csi_driver import SimulatedDriver
 from tests.simulation.device_plugin import SimulatedDevicePlugin
 from tests.simulation.devices import DeviceRules
 from tests.simulation.invariants import Invariants
+from tests.simulation.mounts import MountTable
 from tests.simulation.node import Node
 from tests.simulation.volumes import VolumeRules
 from trio_kubelet.agent.node_parts import PLUGINS_REGISTRY

@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 from attrs import define, field
 
-from tests.simulation.csi_driver import MountTable
+from tests.simulation.mounts import MountTable
 from tests.simulation.node import NODE, Node
 from tests.simulation.record import Kind, Life, Record
 from trio_kubelet.hollow.records import HollowSandbox
@@ -25,7 +25,10 @@ _FOLDER = plugin_folder(PLUGIN)
 
 @define(eq=False)
 class VolumeRules:
-    """Watches the driver of one node, as its `DriverWatcher`."""
+    """Watches the driver of one node, which tells of each call just before its effect.
+
+    `violated` is called with the words of what must not be.
+    """
 
     node: Node
     record: Record

@@ -25,7 +25,6 @@ from tests.simulation.convergence import (
     untold_events,
     untold_pressures,
 )
-from tests.simulation.csi_driver import MountTable
 from tests.simulation.disk import Disk
 from tests.simulation.fault_schedule import FaultSchedule
 from tests.simulation.health import (
@@ -36,6 +35,7 @@ from tests.simulation.health import (
 )
 from tests.simulation.invariants import Invariants
 from tests.simulation.load import EVICTION_SETTINGS
+from tests.simulation.mounts import MountTable
 from tests.simulation.node import NODE, Node, WallClock
 from tests.simulation.node_plugins import NodePlugins
 from tests.simulation.owners import MOST_PODS, Owners
