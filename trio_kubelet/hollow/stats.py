@@ -64,7 +64,9 @@ def sandbox_stats(sandbox: HollowSandbox, now_ns: int) -> cri.PodSandboxStats:
 
 
 def _core_nanoseconds(container: HollowContainer, now_ns: int) -> int:
-    return (now_ns - container.started_at) * _NANO_CORES // 1_000_000_000
+    # The clock may have been set back since the start.
+    ran_ns = max(0, now_ns - container.started_at)
+    return ran_ns * _NANO_CORES // 1_000_000_000
 
 
 def _limit_bytes(container: HollowContainer) -> int:

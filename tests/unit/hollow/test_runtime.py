@@ -7,6 +7,7 @@ from trio.testing import MockClock
 
 from tests.unit.hollow.conftest import Simulated, simulate
 from trio_kubelet.hollow import Behaviour, Latencies
+from trio_kubelet.hollow.stats import container_stats
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
@@ -231,3 +232,14 @@ async def test_without_shuffling_they_come_as_they_were_made(autojump_clock: Moc
         pod = await node.run_pod()
         made = [await node.create(pod, attempt=number) for number in range(8)]
         assert [item.id for item in await node.containers()] == made
+
+
+async def test_a_clock_that_was_set_back_makes_no_used_time_negative(
+    autojump_clock: MockClock,
+) -> None:
+    async with simulate(FOREVER) as node:
+        container = node.runtime.containers.get(await node.running())
+        assert container is not None
+        stats = container_stats(container, container.started_at - 3600 * SECOND)
+        assert stats.cpu.usage_core_nano_seconds.value == 0
+        assert bytes(stats)
