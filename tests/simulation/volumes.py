@@ -17,7 +17,6 @@ from tests.simulation.record import Kind, Life, Record
 from trio_kubelet.hollow.records import HollowSandbox
 from trio_kubelet.k8s import NODES, PODS, TERMINAL_PHASES
 from trio_kubelet.volumes.csi_records import PLUGIN
-from trio_kubelet.volumes.csi_volume import MARKS
 from trio_kubelet.volumes.folders import plugin_folder
 
 _FOLDER = plugin_folder(PLUGIN)
@@ -120,8 +119,6 @@ class VolumeRules:
         for record in sorted((root / "plugins" / PLUGIN).glob("*/*/globalmount")):
             if str(record) not in self.table.mounts:
                 yield f"{record} is left of a volume"
-        for mark in sorted(path for path in (root / MARKS).rglob("*") if path.is_file()):
-            yield f"the mark {mark.name} is left"
         shown_node = node.api.find(NODES, NODE)
         for name in shown_node.status.volumes_in_use if shown_node is not None else ():
             if name.partition("^")[2] not in handles:
