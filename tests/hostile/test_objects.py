@@ -147,32 +147,6 @@ def test_an_object_of_a_megabyte_that_is_changed_again_and_again(
         assert seen_after < CHANGES, "updates of good pods came after those of the attacker"
 
 
-NOTED = "example.com/large"
-
-
-def test_a_node_object_that_is_large_and_changes_again_and_again(
-    victims: Victims, api: ServedApi
-) -> None:
-    kind = KIND["Node"]
-    changes = 0
-
-    async def change(server: ApiServer) -> None:
-        nonlocal changes
-        for changes in range(CHANGES):
-            found = server.storage.get((kind.group, kind.resource), ("", NODE))
-            assert found is not None
-            annotations = {**found["metadata"].get("annotations", {}), NOTED: str(changes) * 80_000}
-            server.put_raw(
-                kind, {**found, "metadata": {**found["metadata"], "annotations": annotations}}
-            )
-            await trio.sleep(PAUSE_SECONDS / 2)
-
-    with victims.undisturbed():
-        api.do(change)
-        for status in ("False", "True"):
-            api.do(partial(tell_all, status=status))
-
-
 CROWD = [f"crowd-{number}" for number in range(30)]
 """Pods of one namespace, with many containers each."""
 
