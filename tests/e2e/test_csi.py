@@ -148,10 +148,17 @@ def described(cluster: LocalCluster, **spec: object) -> Iterator[None]:
         cluster.api.delete(f"{DRIVERS}/{NAME}")
 
 
-def claim(namespace: Namespace, name: str, mode: str = "Filesystem", **source: object) -> str:
+def claim(
+    namespace: Namespace,
+    name: str,
+    mode: str = "Filesystem",
+    storage_class: str = "",
+    **source: object,
+) -> str:
     """Have a claim of a name that is bound to a volume of the driver; returns its handle."""
     handle = f"{namespace.name}-{name}"
-    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeMode": mode}
+    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": storage_class}
+    common |= {"volumeMode": mode}
     volume = {"driver": NAME, "volumeHandle": handle, **source}
     namespace.api.create(
         VOLUMES,
