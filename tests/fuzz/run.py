@@ -46,6 +46,7 @@ from tests.fuzz.transports import FuzzedApi, FuzzedRuntime, Noise
 from tests.fuzz.values import ValueGenerator, as_json, as_yaml
 from tests.simulation.determinism import deterministic
 from tests.simulation.node import NODE, ApiTransport, SimulatedAgent, WallClock
+from tests.turns import making_test_data
 from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow import HollowOptions, HollowRuntime
@@ -109,7 +110,8 @@ async def _run(seed: int, inputs: int, root: Path) -> Report:
     with ExitStack() as stack:
         stack.enter_context(patch.object(mount, "_libc", _NO_MOUNTS))
         async with trio.open_nursery() as nursery:
-            run = Run(seed, root, nursery, findings)
+            with making_test_data():
+                run = Run(seed, root, nursery, findings)
             client = partial(httpx.AsyncClient, transport=httpx.MockTransport(run.answer))
             stack.enter_context(patch.object(httpx, "AsyncClient", client))
             await run.live(inputs)
@@ -216,13 +218,15 @@ class Run:
     async def _round(self) -> None:
         self._is_calm = False
         self._cri_noise.share = self._api_noise.share = SHARE_OF_NOISE
-        self._write_files()
-        self._put_objects()
-        self._write_host_files()
+        with making_test_data():
+            self._write_files()
+            self._put_objects()
+            self._write_host_files()
         await trio.sleep(ROUND_SECONDS)
-        if self._agent is not None:
-            self._check_names()
-        self._clear_objects()
+        with making_test_data():
+            if self._agent is not None:
+                self._check_names()
+            self._clear_objects()
         self._cri_noise.share = self._api_noise.share = 0.0
         self._is_calm = True
 
