@@ -11,6 +11,7 @@ import pytest
 import structlog
 from attrs import evolve, frozen
 
+from tests.missing import do_without
 from trio_kubelet.eviction.records import FILE, FILE_BYTES, EvictionRecord, EvictionRecords
 from trio_kubelet.volumes.mount import mount, unmount
 
@@ -73,14 +74,14 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
         mount("tmpfs", folder, "tmpfs", options="size=8m,nr_inodes=300")
         yield Disk(folder, lambda: None)
     elif shutil.which("mkfs.ext4") is None:
-        pytest.skip("there is no mkfs.ext4")
+        do_without("there is no mkfs.ext4")
     else:
         with image.open("wb") as file:
             file.truncate(8 * MI)
         subprocess.run(["mkfs.ext4", "-q", "-N", "300", image], check=True)
         attach = ["mount", "-o", "loop", str(image), str(folder)]
         if (mounted := subprocess.run(attach, capture_output=True, text=True)).returncode:
-            pytest.skip(f"there are no loop devices: {mounted.stderr}")
+            do_without(f"there are no loop devices: {mounted.stderr}")
 
         def mount_again() -> None:
             unmount(folder)

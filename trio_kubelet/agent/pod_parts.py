@@ -296,7 +296,7 @@ class _Builder:
         return self.parts.devices.resource_statuses(uid)
 
     async def _allocation(self, pod: Pod, container: Container) -> ContainerAllocation:
-        """What a container gets of device plugins and of its claims. Raises ConfigError."""
+        """The devices and settings that plugins and claims give a container. Raises ConfigError."""
         allocation = await self.parts.devices.allocation(pod, container)
         return self.claims.added(pod, container, allocation)
 

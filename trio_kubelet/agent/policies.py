@@ -93,7 +93,7 @@ def crash_backoff(settings: Settings) -> BackoffPolicy:
 
 
 def problems_of_machine(settings: Settings, machine: MachineInfo) -> Iterable[str]:
-    """What keeps a machine from being run with settings that validation has passed."""
+    """The reasons why a machine cannot be run with settings that validation has passed."""
     resources = node_resources(settings, machine)
     if problem := resources.problem():
         return (problem,)

@@ -46,7 +46,7 @@ class ClaimIdentity:
 
 @frozen(kw_only=True)
 class DriverAnswer:
-    """What came of a call, by the UIDs of claims: each is in one of the two.
+    """The result of a call, by the UIDs of claims: each is in one of the two.
 
     `devices` are those that were prepared; none where claims were unprepared.
     """

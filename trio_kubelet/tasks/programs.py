@@ -25,7 +25,7 @@ MAX_STDERR_BYTES = 2048
 
 @frozen(kw_only=True)
 class ProgramEnd:
-    """What came of a program. `problem` says in words why it failed, "" if it did not."""
+    """The result of a program. `problem` says in words why it failed, "" if it did not."""
 
     problem: str
     stdout: bytes = field(repr=False)

@@ -43,7 +43,7 @@ PENDING, IN_PROGRESS, INFEASIBLE = (
     "NodeResizeInProgress",
     "NodeResizeInfeasible",
 )
-"""What a claim's `allocatedResourceStatuses` says of the node's part."""
+"""The node's states among those of a claim's `allocatedResourceStatuses`."""
 
 FILE_SYSTEM_PENDING, FAILED = "FileSystemResizePending", "NodeResizeError"
 _CONDITIONS = frozenset({"Resizing", FILE_SYSTEM_PENDING, "ControllerResizeError", FAILED})

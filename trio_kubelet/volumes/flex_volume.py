@@ -50,7 +50,7 @@ class FlexVolumeError(Exception):
 
 @frozen(kw_only=True)
 class FlexCapabilities:
-    """What a driver says of itself: `attach`, that volumes have to be attached to the node."""
+    """The abilities of a driver by its own account: `attach`, that volumes must be attached."""
 
     attach: bool = True
     fs_group: bool = True

@@ -31,7 +31,7 @@ MAX_OUTPUT_BYTES = 2048
 
 _HELPER = "mount.nfs"
 _FOLDERS_OF_HELPERS = "/sbin:/usr/sbin"
-"""Where `mount` looks for its helpers, whatever PATH says."""
+"""The folders in which `mount` looks for its helpers, whatever PATH says."""
 
 
 @define(eq=False)
