@@ -166,7 +166,11 @@ async def wait_running(server: ApiServer, namespace: str, names: list[str], coun
 def test_a_pod_that_comes_beside_hundreds_of_containers_of_another_namespace(
     api: ServedApi,
 ) -> None:
-    """It does not wait until all containers of those that have a sandbox were started."""
+    """It does not wait until all containers of those that have a sandbox were started.
+
+    The newcomer's status is seen late on a busy machine: 6 to 11 of the 30 run by then, and 25 or
+    more where namespaces take no turns.
+    """
     image = {"image": "crowd", "imagePullPolicy": "IfNotPresent"}
     containers = [{"name": f"c{number}", **image} for number in range(20)]
 
@@ -183,4 +187,4 @@ def test_a_pod_that_comes_beside_hundreds_of_containers_of_another_namespace(
     put_pod("newcomer", "other", containers[:1])
     api.do(partial(wait_running, namespace="other", names=["newcomer"], count=1))
     running = api.do(partial(wait_running, namespace="crowd", names=CROWD, count=1))
-    assert running < len(CROWD) / 3
+    assert running < len(CROWD) * 2 / 3
