@@ -14,9 +14,9 @@ from attrs import frozen
 from benchmarks.idle import resident_mib
 from lab.agent import Json, LabAgent, is_running, pod_manifest
 from lab.processes import wait_until
+from tests.turns import is_too_long
 
 GOOD_PODS = 10
-LONGEST_TURN_SECONDS = 0.1
 MOST_MEBIBYTES = 50
 RUNS = 3
 """So often each good pod's probe, which has a period of a second, must run once more."""
@@ -75,7 +75,7 @@ class Victims:
             else_say=lambda: f"probes do not go on: {runs}, {self._runs()}",
         )
         assert self._containers() == containers
-        long = [each for each in self._turns()[seen:] if each["cpu_seconds"] > LONGEST_TURN_SECONDS]
+        long = [each for each in self._turns()[seen:] if is_too_long(each["cpu_seconds"])]
         assert not long, f"turns of the event loop: {long}"
         grown = resident_mib(self.agent.pid) - memory
         assert grown < MOST_MEBIBYTES, f"the agent grew by {grown} MiB"

@@ -5,7 +5,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.turns import LIMIT_SECONDS
+from tests.turns import is_too_long
 from tests.unit.resources.pods import amounts, container, pod, requirements
 from trio_kubelet.k8s import Container, Pod, PodQOSClass, PodStatus, Quantity, totals
 from trio_kubelet.resources import pod_limits, pod_requests, qos_class
@@ -145,7 +145,7 @@ def test_many_sidecars_with_a_resource_each_cost_no_more_than_what_they_ask_for(
     many = pod(container(), init=tuple(sidecar(f"example.org/r{n}=1") for n in range(1500)))
     began = time.thread_time()
     assert len(pod_requests(many)) == 1500
-    assert time.thread_time() - began < LIMIT_SECONDS
+    assert not is_too_long(time.thread_time() - began)
 
 
 def test_a_pod_is_summed_up_once_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:

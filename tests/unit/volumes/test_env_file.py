@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.turns import LIMIT_SECONDS
+from tests.turns import is_too_long
 from trio_kubelet.volumes import env_file
 from trio_kubelet.volumes.env_file import (
     MAX_BYTES,
@@ -155,7 +155,7 @@ def test_all_files_of_a_container_together_are_bounded(volume: Path) -> None:
 def test_lines_that_say_nothing_are_skipped_at_once() -> None:
     began = time.thread_time()
     assert find_variable("# comment\n\n" * 90_000 + "K='1'", "K") == "1"
-    assert time.thread_time() - began < LIMIT_SECONDS
+    assert not is_too_long(time.thread_time() - began)
 
 
 @pytest.mark.parametrize("text", ["\n", "#\n", " \n", "A=''\n", "A=''\n\n"])
