@@ -35,8 +35,8 @@ PODS = 64
 SIZES = (1, 3, 2, 5)
 """CPUs of containers, in turn."""
 GOAL_MILLISECONDS = 5.0
-MOST = 255
-"""Containers of one pod."""
+MOST = 57
+"""Containers of one pod: no more are given CPUs and memory at nodes of such a machine."""
 GOAL_OF_LARGEST_MILLISECONDS = 50.0
 
 
