@@ -35,7 +35,7 @@ from trio_kubelet.devices import (
     DeviceRecords,
     device_amounts,
 )
-from trio_kubelet.dra import DRADrivers
+from trio_kubelet.dra import ClaimRecords, DRADrivers
 from trio_kubelet.errors import StartError
 from trio_kubelet.eviction.memory_events import MemoryEvents
 from trio_kubelet.eviction.pressure_record import PressureRecord
@@ -52,8 +52,8 @@ from trio_kubelet.node.shutdown_record import ShutdownRecord
 from trio_kubelet.node.system_cgroups import system_cgroup_paths
 from trio_kubelet.pleg import Pleg, PodChange
 from trio_kubelet.plugins import PluginRegistry
+from trio_kubelet.ports.pod_resources import PodResourcesLister
 from trio_kubelet.probes import ProbeChange
-from trio_kubelet.resource_managers import PodResourcesLister
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.oom_kills import OomKills
@@ -174,6 +174,7 @@ class NodeParts:
             self.root / DEVICE_PLUGINS, device_plugins
         )
         self.dra_drivers = DRADrivers()
+        self.claim_records = ClaimRecords(self.root)
         self.plugins = PluginRegistry(
             self.root / PLUGINS_REGISTRY,
             {
@@ -227,7 +228,11 @@ class NodeParts:
         self.monitor = LoopMonitor()
         self.activity = Activity()
         self.pod_resources = PodResourcesLister(
-            self.root / POD_RESOURCES, self.managers, self.active_pods, self.pod
+            self.root / POD_RESOURCES,
+            self.managers,
+            self.claim_records if settings.gates["KubeletPodResourcesDynamicResources"] else None,
+            self.active_pods,
+            self.pod,
         )
         self.start_limiter = default_start_limiter(self.activity)
         self.stop_turns = Turns()

@@ -18,7 +18,7 @@ from trio_kubelet.agent.node_cgroups import NodeCgroups, make_cgroups
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.agent.policies import PULL_FIELDS, crash_backoff, parallel_pulls
 from trio_kubelet.devices.allocation import ContainerAllocation
-from trio_kubelet.dra import ClaimManager, ClaimRecords
+from trio_kubelet.dra import ClaimManager
 from trio_kubelet.k8s import Container, Pod, ResourceStatus
 from trio_kubelet.node.host import gather_dns, gather_facts
 from trio_kubelet.node.node_object import declared_features
@@ -194,9 +194,7 @@ async def make_pod_parts(
         max_pods=parts.settings.configuration.max_pods,
         ask=partial(ids_of_sandboxes, parts.client),
     )
-    claims = ClaimManager(
-        parts.dra_drivers, ClaimRecords(parts.root), cluster.references, parts.journal
-    )
+    claims = ClaimManager(parts.dra_drivers, parts.claim_records, cluster.references, parts.journal)
     await claims.records.load()
     builder = _Builder(
         parts=parts,

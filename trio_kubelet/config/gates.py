@@ -136,7 +136,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "KubeletFineGrainedAuthz": GA_UNLOCKED,
     "KubeletInUserNamespace": waiting("an agent without root", ALPHA),
     "KubeletPSI": always(GA_UNLOCKED),
-    "KubeletPodResourcesDynamicResources": waiting("devices", GA_UNLOCKED),
+    "KubeletPodResourcesDynamicResources": GA_UNLOCKED,
     "KubeletPodResourcesGet": always(GA_UNLOCKED),
     "KubeletPodResourcesListUseActivePods": always(DEPRECATED),
     "KubeletRegistrationGetOnExistsOnly": always(DEPRECATED_OFF),

@@ -4,11 +4,11 @@ A claim is one that the pod names, one that the control plane made for it by a t
 the pod's status, or the one by which the scheduler gave it extended resources.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from attrs import frozen
 
-from trio_kubelet.dra.checkpoint import ClaimRecord
+from trio_kubelet.dra.checkpoint import ClaimRecord, PreparedDevice
 from trio_kubelet.k8s import AllocatedClaim, Container, Pod
 
 EXTENDED = ""
@@ -97,13 +97,16 @@ def drivers_of(pod: Pod, place: str, claim: AllocatedClaim) -> frozenset[str]:
     return frozenset(each.driver for each in status.allocation.devices.results)
 
 
-def cdi_ids(record: ClaimRecord, request: str) -> Iterator[str]:
-    """The CDI devices of a request of a claim; of all of them if it is empty.
+def devices_for(
+    record: ClaimRecord, requests: Iterable[str]
+) -> Iterator[tuple[str, PreparedDevice]]:
+    """Drivers and devices of some requests of a claim; of all if one of them is empty.
 
     An alternative of a request (`request/alternative`) is what the scheduler chose for it.
     """
-    for devices in record.drivers.values():
+    wanted = {each.partition("/")[0] for each in requests}
+    for driver, devices in record.drivers.items():
         for device in devices or ():
             names = {each.partition("/")[0] for each in device.requests}
-            if not request or not names or request.partition("/")[0] in names:
-                yield from device.cdi_ids
+            if "" in wanted or not names or wanted & names:
+                yield driver, device

@@ -30,9 +30,9 @@ from trio_kubelet.devices.allocation import ContainerAllocation
 from trio_kubelet.dra.checkpoint import ClaimRecord
 from trio_kubelet.dra.claims import (
     ClaimProblem,
-    cdi_ids,
     claim_names,
     container_uses,
+    devices_for,
     drivers_of,
     has_claims,
 )
@@ -178,7 +178,8 @@ class ClaimManager:
             if record is None or pod.metadata.uid not in record.pods or not record.is_answered:
                 shown = f"{pod.metadata.namespace}/{name}"
                 raise ConfigError(f"ResourceClaim {shown} is not prepared", WAITING_FOR_CLAIMS)
-            found.update(dict.fromkeys(cdi_ids(record, use.request)))
+            for _, device in devices_for(record, [use.request]):
+                found.update(dict.fromkeys(device.cdi_ids))
         return evolve(allocation, cdi_devices=tuple(found))
 
     async def release(self, uid: str) -> None:

@@ -1,1 +1,1 @@
-"""The agent's sockets and ports, and the routes of each."""
+"""The agent's sockets and ports, and what each answers."""

@@ -9,16 +9,13 @@
 
 Decisions are pure functions of such values. `ResourceManagers` owns what was assigned: admission
 asks it to reserve, the configs of containers read what it says, the end of a pod releases.
-`pod_resources.py` tells monitoring agents of it.
 """
 
 from trio_kubelet.resource_managers.managers import ResourceManagers
 from trio_kubelet.resource_managers.placement import ContainerPlacement, Refusal, RefusedError
-from trio_kubelet.resource_managers.pod_resources import PodResourcesLister
 
 __all__ = [
     "ContainerPlacement",
-    "PodResourcesLister",
     "Refusal",
     "RefusedError",
     "ResourceManagers",

@@ -1,7 +1,8 @@
 """The pod resources socket: monitoring agents ask which container has which devices, CPUs, memory.
 
 Whoever may open the socket is root. As on the Go kubelet, calls over a rate are refused, and pods
-that have ended are not listed. CPUs are those that a container has for itself.
+that have ended are not listed. CPUs are those that a container has for itself. Devices of claims
+are those of the requests that a container names, once their drivers have prepared them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -17,7 +18,10 @@ from state_machines.backoff import BackoffPolicy
 from trio_kubelet.devices.checkpoint import DeviceRecord
 from trio_kubelet.devices.choice import by_device
 from trio_kubelet.devices.client import Devices
-from trio_kubelet.k8s import Pod
+from trio_kubelet.dra import ClaimRecords
+from trio_kubelet.dra.checkpoint import ClaimRecord, PreparedDevice
+from trio_kubelet.dra.claims import ClaimProblem, claim_names, container_uses, devices_for
+from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.k8s.client.rate_limit import RateLimit, TokenBucket
 from trio_kubelet.k8s.totals import is_sidecar
 from trio_kubelet.resource_managers.cpu_sets import CpuSet
@@ -43,6 +47,9 @@ MAX_WAITING = 10
 RETRY = BackoffPolicy(initial_seconds=1.0, cap_seconds=30.0)
 MAX_SHOWN = 256
 
+_Claims = Mapping[tuple[str, str], ClaimRecord]
+"""By namespace and name."""
+
 M = TypeVar("M", bound=betterproto.Message)
 
 
@@ -59,14 +66,16 @@ class _PodResources:
 class PodResourcesLister:
     """The service PodResourcesLister, v1.
 
-    `active_pods` are those that hold resources, `pod` finds one by namespace and name. `on_request`
-    and `on_error` are called with the kind of a call: list, get, get_allocatable.
+    `claims` are those of the node, None if they are not told of. `active_pods` are those that hold
+    resources, `pod` finds one by namespace and name. `on_request` and `on_error` are called with
+    the kind of a call: list, get, get_allocatable.
     """
 
     def __init__(
         self,
         folder: Path,
         managers: ResourceManagers,
+        claims: ClaimRecords | None,
         active_pods: Callable[[], Iterable[Pod]],
         pod: Callable[[str, str], Pod | None],
     ) -> None:
@@ -74,6 +83,7 @@ class PodResourcesLister:
         self.on_error: Callbacks[[str]] = Callbacks()
         self._folder = folder
         self._managers = managers
+        self._claims = claims
         self._active_pods = active_pods
         self._pod = pod
         self._bucket = TokenBucket.of(RATE, 0.0)
@@ -93,9 +103,11 @@ class PodResourcesLister:
     async def list(self, _: wire.ListPodResourcesRequest) -> wire.ListPodResourcesResponse:
         """Tell of all pods that hold resources. Raises RpcError."""
         self._admit("list")
-        pods = [self._found(pod) for pod in self._active_pods()]
+        pods, claims = [self._found(pod) for pod in self._active_pods()], self._known_claims()
         return await self._built(
-            lambda: wire.ListPodResourcesResponse(pod_resources=[_resources(pod) for pod in pods])
+            lambda: wire.ListPodResourcesResponse(
+                pod_resources=[_resources(pod, claims) for pod in pods]
+            )
         )
 
     async def get(self, request: wire.GetPodResourcesRequest) -> wire.GetPodResourcesResponse:
@@ -106,9 +118,9 @@ class PodResourcesLister:
             self.on_error.call("get")
             name, namespace = request.pod_name[:MAX_SHOWN], request.pod_namespace[:MAX_SHOWN]
             raise RpcError(Code.UNKNOWN, f"pod {name} in namespace {namespace} not found")
-        found = self._found(pod)
+        found, claims = self._found(pod), self._known_claims()
         return await self._built(
-            lambda: wire.GetPodResourcesResponse(pod_resources=_resources(found))
+            lambda: wire.GetPodResourcesResponse(pod_resources=_resources(found, claims))
         )
 
     async def get_allocatable_resources(
@@ -147,6 +159,10 @@ class PodResourcesLister:
             managers.memory.blocks.get(uid, {}),
         )
 
+    def _known_claims(self) -> _Claims:
+        records = self._claims.all() if self._claims is not None else ()
+        return {(each.namespace, each.name): each for each in records}
+
     async def _built(self, make: Callable[[], M]) -> M:
         """Make an answer in a thread, one at a time: many devices are many messages."""
 
@@ -158,7 +174,7 @@ class PodResourcesLister:
         return await run_in_thread(build, limiter=self._limiter)
 
 
-def _resources(found: _PodResources) -> wire.PodResources:
+def _resources(found: _PodResources, claims: _Claims) -> wire.PodResources:
     """Tell of a pod's containers; of init containers only of those that run on."""
     pod = found.pod
     devices: dict[str, list[wire.ContainerDevices]] = {}
@@ -176,9 +192,42 @@ def _resources(found: _PodResources) -> wire.PodResources:
                 devices=devices.get(each.name, []),
                 cpu_ids=sorted(found.cpus.get(each.name, ())),
                 memory=_memory(found.memory.get(each.name, ())),
+                dynamic_resources=list(_dynamic_resources(pod, each, claims)) if claims else [],
             )
             for each in (*sidecars, *pod.spec.containers)
         ],
+    )
+
+
+def _dynamic_resources(
+    pod: Pod, container: Container, claims: _Claims
+) -> Iterator[wire.DynamicResource]:
+    """One entry for each claim of a container that is prepared."""
+    try:
+        names = claim_names(pod)
+    except ClaimProblem:
+        return
+    requests: dict[str, list[str]] = {}
+    for use in container_uses(pod, container):
+        if (name := names.get(use.place)) is not None:
+            requests.setdefault(name, []).append(use.request)
+    for name, wanted in requests.items():
+        record = claims.get((pod.metadata.namespace, name))
+        if record is not None and pod.metadata.uid in record.pods and record.is_answered:
+            yield wire.DynamicResource(
+                claim_name=name,
+                claim_namespace=record.namespace,
+                claim_resources=[_claimed(*each) for each in devices_for(record, wanted)],
+            )
+
+
+def _claimed(driver: str, device: PreparedDevice) -> wire.ClaimResource:
+    return wire.ClaimResource(
+        cdi_devices=[wire.CdiDevice(name=each) for each in device.cdi_ids],
+        driver_name=driver,
+        pool_name=device.pool,
+        device_name=device.device,
+        share_id=device.share_id,
     )
 
 

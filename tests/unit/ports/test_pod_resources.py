@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from attrs import evolve
 from trio.testing import MockClock
 
 from lab.device_plugin import RESOURCE
@@ -16,15 +17,18 @@ from tests.unit.devices.nodes import (
     device_pod,
     devices,
 )
+from tests.unit.dra.nodes import claim_pod
 from tests.unit.resource_managers.machines import TWO_SOCKETS, machine, managers_of
 from tests.unit.resource_managers.pods import a_pod, guaranteed
 from trio_kubelet.config.cpu_policy import CpuPolicyOptions
-from trio_kubelet.k8s import Pod
+from trio_kubelet.dra import ClaimRecords
+from trio_kubelet.dra.checkpoint import ClaimRecord, PreparedDevice
+from trio_kubelet.k8s import Container, Pod, ResourceClaim, ResourceRequirements
 from trio_kubelet.k8s.client.rate_limit import RateLimit
-from trio_kubelet.resource_managers import PodResourcesLister, pod_resources
+from trio_kubelet.ports import pod_resources
+from trio_kubelet.ports.pod_resources import MAX_WAITING, PodResourcesLister
 from trio_kubelet.resource_managers.cpu_draft import static_cpu_policy
 from trio_kubelet.resource_managers.memory_draft import static_memory_policy
-from trio_kubelet.resource_managers.pod_resources import MAX_WAITING
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.messages import decode, encode
 from trio_kubelet.rpc.stubs import v1 as wire
@@ -38,13 +42,13 @@ POD = device_pod(
 )
 
 
-def lister(node: DeviceNode, *pods: Pod) -> PodResourcesLister:
+def lister(node: DeviceNode, *pods: Pod, claims: ClaimRecords | None = None) -> PodResourcesLister:
     def find(namespace: str, name: str) -> Pod | None:
         known = {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods}
         return known.get((namespace, name))
 
     managers = managers_of(None, devices=node.manager)
-    return PodResourcesLister(node.folder, managers, lambda: pods, find)
+    return PodResourcesLister(node.folder, managers, claims, lambda: pods, find)
 
 
 def shown(pod: wire.PodResources) -> dict[str, list[tuple[str, list[str]]]]:
@@ -152,7 +156,7 @@ async def test_exclusive_cpus_and_memory_of_numa_nodes_are_told_of(
     async with device_node(tmp_path, monkeypatch) as node:
         managers = managers_of(cpus, memory=memory, devices=node.manager)
         assert managers.reserve(pod, lambda _uid: False) is None
-        service = PodResourcesLister(node.folder, managers, lambda: [pod], lambda *_: pod)
+        service = PodResourcesLister(node.folder, managers, None, lambda: [pod], lambda *_: pod)
         answer = encode(await service.list(wire.ListPodResourcesRequest()))
         (found,) = decode(wire.ListPodResourcesResponse, answer).pod_resources
         assert {each.name: each.cpu_ids for each in found.containers} == {
@@ -172,3 +176,81 @@ async def test_exclusive_cpus_and_memory_of_numa_nodes_are_told_of(
 def blocks(told: Sequence[wire.ContainerMemory]) -> list[tuple[str, int, list[int]]]:
     """What is told of memory: its kind, bytes and NUMA nodes."""
     return [(b.memory_type, b.size, [node.id for node in b.topology.nodes]) for b in told]
+
+
+def claim_record(name: str, *pods: str, is_answered: bool = True) -> ClaimRecord:
+    """A claim with a device for each of two requests, one an alternative."""
+    devices = (
+        PreparedDevice(
+            pool="pool", device="gpu-0", requests=("gpu/large",), cdi_ids=("k=gpu-0", "k=all")
+        ),
+        PreparedDevice(
+            pool="pool", device="nic-0", requests=("nic",), cdi_ids=("k=nic-0",), share_id="s"
+        ),
+    )
+    return ClaimRecord(
+        uid=f"uid-{name}",
+        namespace="default",
+        name=name,
+        pods=frozenset(pods),
+        drivers={"driver": devices if is_answered else None},
+    )
+
+
+def using(name: str, *uses: tuple[str, str]) -> Container:
+    claims = tuple(ResourceClaim(name=claim, request=request) for claim, request in uses)
+    return Container(name=name, resources=ResourceRequirements(claims=claims))
+
+
+def claimed(pod: wire.PodResources) -> dict[str, list[tuple[str, list[str]]]]:
+    """Names of the claims, and of their devices, of each container."""
+    return {
+        container.name: [
+            (each.claim_name, [device.device_name for device in each.claim_resources])
+            for each in container.dynamic_resources
+        ]
+        for container in pod.containers
+    }
+
+
+async def test_devices_of_claims_are_told_of_once_they_are_prepared(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = ClaimRecords(tmp_path)
+    for record in (
+        claim_record("a", "u"),
+        claim_record("late", "u", is_answered=False),
+        claim_record("of-others", "v"),
+    ):
+        records.put(record)
+    containers = [
+        using("all", ("a", ""), ("late", ""), ("of-others", "")),
+        using("nic", ("a", "nic")),
+        using("both", ("a", "gpu"), ("a", "nic")),
+        using("none"),
+    ]
+    pod = claim_pod("u", "a", "late", "of-others", containers=containers)
+    waiting = claim_pod("u", "a", "unknown", containers=containers)
+    request = wire.GetPodResourcesRequest(pod_name="u", pod_namespace="default")
+    async with device_node(tmp_path, monkeypatch) as node:
+        service = lister(node, pod, claims=records)
+        answer = encode(await service.list(wire.ListPodResourcesRequest()))
+        (found,) = decode(wire.ListPodResourcesResponse, answer).pod_resources
+        both, nics = [("a", ["gpu-0", "nic-0"])], [("a", ["nic-0"])]
+        assert claimed(found) == {"all": both, "nic": nics, "both": both, "none": []}
+        (told,) = found.containers[1].dynamic_resources
+        (nic,) = told.claim_resources
+        assert (told.claim_namespace, nic.driver_name) == ("default", "driver")
+        assert (nic.pool_name, nic.share_id) == ("pool", "s")
+        assert [each.name for each in nic.cdi_devices] == ["k=nic-0"]
+        assert claimed((await service.get(request)).pod_resources) == claimed(found)
+        # One of its claims is not made yet, or the gate is off.
+        for service in (lister(node, made_later(waiting), claims=records), lister(node, pod)):
+            assert not any(claimed((await service.get(request)).pod_resources).values())
+
+
+def made_later(pod: Pod) -> Pod:
+    """The pod, whose last claim is to be made by a template."""
+    *others, last = pod.spec.resource_claims
+    claims = (*others, evolve(last, resource_claim_name=None))
+    return evolve(pod, spec=evolve(pod.spec, resource_claims=claims))
