@@ -115,6 +115,26 @@ def test_the_map_in_the_docs_shows_every_package_and_module() -> None:
     assert {place(name) for name in under("trio_kubelet")} - {"", "__init__", "__main__"} <= shown
 
 
+def test_the_map_in_the_docs_shows_each_table_and_each_stage_of_the_agent() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    shown = set(re.findall(r"\w+", text[: text.index("Imports point downward")]))
+    modules = {*under("state_machines"), *under("trio_kubelet.agent")}
+    names = {name.rpartition(".")[2] for name in modules}
+    assert names - {"__init__", "mermaid"} <= shown
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])
+def test_files_that_the_docs_name_are_there(page: str) -> None:
+    paths = {str(path) for path in SOURCES.values()}
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text())
+    missing = {
+        name
+        for name in named
+        if not (ROOT / name).exists() and not any(path.endswith(f"/{name}") for path in paths)
+    }
+    assert missing == set()
+
+
 @pytest.mark.parametrize("module", under("trio_kubelet"))
 def test_a_module_imports_from_its_own_layer_and_those_beneath(module: str) -> None:
     own = HEIGHT.get(place(module), -1)

@@ -1,7 +1,8 @@
 """Volumes of drivers that speak the Container Storage Interface (CSI), the node's side of it.
 
 `driver.py` calls a driver; `drivers.py` has those that are registered on this node; `settings.py`
-knows what the cluster says of them, `volume_usages.py` what they tell of their volumes' space.
+knows what the cluster says of them, `volume_limits.py` how many volumes they can have here,
+`volume_usages.py` the space of their volumes. The volumes themselves are in `volumes/csi*.py`.
 """
 
 from trio_kubelet.csi.driver import (

@@ -1,6 +1,7 @@
 """Volume sources from before CSI.
 
-The API still accepts them; the node serves those with a CSI driver through it and refuses the rest.
+The API still accepts them. Of these flexVolume has a plugin on the node; pods that mount another
+one wait.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
-"""The volumes of pods: own folders (emptyDir), files of the node (hostPath), configuration data.
+"""The volumes of pods, of the pod's own sources and of claims.
 
-A claim stands for a persistent volume; its source has the same plugin as in a pod.
-configMap, secret, downwardAPI and projected volumes are made of the objects of the API and of the
-pod itself. `Volumes` prepares the volumes of a pod before its containers and removes them after;
-`PodFolders` knows where everything of a pod is on disk.
+A claim stands for a persistent volume; its source has the same plugin as in a pod (emptyDir,
+hostPath, local, nfs, flexVolume, csi). configMap, secret, downwardAPI and projected volumes are
+made of the objects of the API and of the pod itself. `Volumes` prepares the volumes of a pod before
+its containers and removes them after; `PodFolders` knows where everything of a pod is on disk.
 """
 
 import os
