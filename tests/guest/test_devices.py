@@ -82,7 +82,7 @@ def devices(node: Node, pods: Mapping[str, Json]) -> Mapping[str, str]:
 
 def recorded(node: Node) -> Mapping[str, frozenset[str]]:
     """The devices by the UIDs of the pods, as the checkpoint has them."""
-    records = parsed(node.guest.read(f"{PLUGINS}/kubelet_internal_checkpoint")).records
+    records = parsed(node.guest.read(f"{PLUGINS}/kubelet_internal_checkpoint").decode()).records
     return {record.pod_uid: record.ids for record in records}
 
 

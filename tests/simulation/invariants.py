@@ -50,7 +50,7 @@ DAMAGED = frozenset(
     {
         "image pull record is malformed",
         "user namespace of a pod is unreadable",
-        "damaged allocation checkpoint set aside",
+        "damaged state file set aside",
         "manifest copy is unreadable",
     }
 )

@@ -10,7 +10,7 @@ Go's printer of structures shows them.
 import base64
 import binascii
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -61,7 +61,7 @@ class DeviceCheckpoint:
     problems: tuple[str, ...] = ()
 
 
-def parsed(text: bytes) -> DeviceCheckpoint:
+def parsed(text: str) -> DeviceCheckpoint:
     """Return what a file says, without the entries that are none. Raises ValueError for no JSON."""
     try:
         file = json.loads(text)
@@ -87,13 +87,13 @@ def parsed(text: bytes) -> DeviceCheckpoint:
     )
 
 
-def printed(records: Iterable[DeviceRecord], resources: Collection[str]) -> bytes:
+def printed(checkpoint: DeviceCheckpoint) -> str:
     """Return the text of a file with these records."""
     data: dict[str, Any] = {
-        "PodDeviceEntries": [_entry(record) for record in records],
-        "RegisteredDevices": {name: [] for name in sorted(resources)},
+        "PodDeviceEntries": [_entry(record) for record in checkpoint.records],
+        "RegisteredDevices": {name: [] for name in sorted(checkpoint.resources)},
     }
-    return go_json({"Data": data, "Checksum": _checksum(data)}).encode("utf-8", "replace")
+    return go_json({"Data": data, "Checksum": _checksum(data)})
 
 
 def _record(entry: Mapping[str, Any]) -> DeviceRecord:

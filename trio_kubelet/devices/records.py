@@ -1,31 +1,26 @@
 """Which container has which devices: the owner of the records and of their file.
 
 Plain methods but for those that touch the disk. The file is written whole and durably before a
-container uses a device that is new in it. A damaged one is no reason to stop: entries that are
-usable are used, a file that is none is set aside, and the log says so.
+container uses a device that is new in it. Of one that is damaged the entries that are usable are
+used.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-import structlog
 import trio
 
 from trio_kubelet.devices.checkpoint import DeviceCheckpoint, DeviceRecord, parsed, printed
 from trio_kubelet.devices.client import allocation_of
-from trio_kubelet.kernel.whole_files import write_whole
+from trio_kubelet.kernel.state_file import StateFile
 from trio_kubelet.rpc import RpcError
-from trio_kubelet.tasks.threads import run_in_thread
-
-log = structlog.get_logger("devices")
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 MAX_BYTES = 64 * 2**20
 """Of a file that is read."""
 MAX_RECORDED_BYTES = 32 * 2**20
 """Of all records: each change writes them all."""
-_DAMAGED_SUFFIX = ".damaged"
 
 
 class DeviceRecords:
@@ -35,20 +30,21 @@ class DeviceRecords:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / CHECKPOINT
-        self._limiter = trio.CapacityLimiter(1)
+        self._file = StateFile(
+            folder / CHECKPOINT,
+            trio.CapacityLimiter(1),
+            snapshot=self._checkpoint,
+            printed=printed,
+            max_bytes=MAX_BYTES,
+        )
         self._pods: dict[str, dict[tuple[str, str], DeviceRecord]] = {}
         self._held: dict[str, dict[str, int]] = {}
         self.resources: set[str] = set()
         self._bytes = 0
-        self._changes = 0
-        self._saved_changes = 0
-        self._saving = trio.Lock()
-        self._is_failing = False
 
     async def load(self) -> None:
         """Read what an earlier agent kept, this one or the Go kubelet. Before the first pod."""
-        found = await run_in_thread(self._read, limiter=self._limiter)
+        found = await self._file.read(self._parsed) or DeviceCheckpoint()
         for record in found.records:
             self._put(record)
         self.resources |= found.resources
@@ -95,19 +91,19 @@ class DeviceRecords:
     def put(self, record: DeviceRecord) -> None:
         """Record that a container has devices."""
         self._put(record)
-        self._changes += 1
+        self._file.changed()
 
     def know(self, resource: str) -> None:
         """A resource has devices now: pods wait for its plugin after a restart of the agent."""
         if resource not in self.resources:
             self.resources.add(resource)
-            self._changes += 1
+            self._file.changed()
 
     def forget_resource(self, resource: str) -> None:
         """Nobody waits for the plugin of a resource any longer."""
         if resource in self.resources:
             self.resources.discard(resource)
-            self._changes += 1
+            self._file.changed()
 
     def drop(self, record: DeviceRecord) -> None:
         """A container has devices no longer."""
@@ -124,7 +120,7 @@ class DeviceRecords:
             counts[each] -= 1
             if not counts[each]:
                 del counts[each]
-        self._changes += 1
+        self._file.changed()
 
     def _put(self, record: DeviceRecord) -> None:
         before = self.get(record.pod_uid, record.container, record.resource)
@@ -142,45 +138,16 @@ class DeviceRecords:
 
         True if it is there; the next call tries again.
         """
-        wanted = self._changes
-        if self._saved_changes >= wanted:
-            return True
-        async with self._saving:
-            if self._saved_changes < wanted:
-                await self._save()
-        return self._saved_changes >= wanted
+        return await self._file.keep()
 
-    async def _save(self) -> None:
-        changes = self._changes
+    def _checkpoint(self) -> DeviceCheckpoint:
         known = (record for mine in self._pods.values() for record in mine.values())
-        records = [record for record in known if not record.is_pending]
-        resources = frozenset(self.resources)
-        try:
-            await run_in_thread(self._write, records, resources, limiter=self._limiter)
-        except (OSError, ValueError) as error:
-            if not self._is_failing:
-                log.warning("device checkpoint write failed", error=str(error))
-            self._is_failing = True
-            return
-        self._saved_changes, self._is_failing = changes, False
+        records = tuple(record for record in known if not record.is_pending)
+        return DeviceCheckpoint(records=records, resources=frozenset(self.resources))
 
-    def _write(self, records: Iterable[DeviceRecord], resources: Collection[str]) -> None:
-        text = printed(records, resources)
-        write_whole(self._path, text, folder_mode=0o750, durable=True)
-
-    def _read(self) -> DeviceCheckpoint:
-        try:
-            if self._path.stat().st_size > MAX_BYTES:
-                raise ValueError(f"it has more than {MAX_BYTES} bytes")
-            found = parsed(self._path.read_bytes())
-        except FileNotFoundError:
-            return DeviceCheckpoint()
-        except ValueError as error:
-            self._set_aside(error)
-            return DeviceCheckpoint()
-        except OSError as error:
-            log.warning("device checkpoint ignored", file=str(self._path), error=str(error))
-            return DeviceCheckpoint()
+    def _parsed(self, text: str) -> DeviceCheckpoint:
+        """Return what can be used of a file. Raises ValueError for one that is none."""
+        found = parsed(text)
         problems = [*found.problems]
         usable = []
         for record in found.records:
@@ -191,18 +158,5 @@ class DeviceRecords:
             else:
                 usable.append(record)
         for problem in problems:
-            log.warning("device checkpoint repaired", file=str(self._path), problem=problem)
+            self._file.repaired(problem)
         return DeviceCheckpoint(records=tuple(usable), resources=found.resources)
-
-    def _set_aside(self, error: ValueError) -> None:
-        aside = self._path.with_name(f"{CHECKPOINT}{_DAMAGED_SUFFIX}")
-        log.warning(
-            "damaged device checkpoint set aside",
-            file=str(self._path),
-            set_aside=str(aside),
-            error=str(error),
-        )
-        try:
-            self._path.replace(aside)
-        except OSError as problem:
-            log.warning("device checkpoint rename failed", file=str(self._path), error=str(problem))

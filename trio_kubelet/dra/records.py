@@ -11,7 +11,7 @@ import trio
 from attrs import evolve
 
 from trio_kubelet.dra.checkpoint import ClaimRecord, parsed, printed
-from trio_kubelet.resource_managers.state_file import StateFile
+from trio_kubelet.kernel.state_file import StateFile
 
 CHECKPOINT = "dra_manager_state"
 MAX_CLAIMS = 4096

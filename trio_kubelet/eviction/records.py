@@ -21,6 +21,7 @@ from state_machines.pod_ending import Ending
 from trio_kubelet.eviction.decision import Victim
 from trio_kubelet.eviction.messages import EVICTED
 from trio_kubelet.k8s import Pod
+from trio_kubelet.kernel.state_file import set_aside
 from trio_kubelet.kernel.whole_files import make_folder, reserve, write_reserved
 from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -39,7 +40,6 @@ FILE_BYTES = 128 * 1024
 Records of a hundred evictions have less."""
 _FOLDER_MODE = 0o750
 
-_DAMAGED_SUFFIX = ".damaged"
 _LIST = "evictions"
 _PLAIN = (str, int, bool)
 _MOST = 1 << 62
@@ -241,12 +241,5 @@ class EvictionRecords:
         except FileNotFoundError:
             return ()
         except (OSError, ValueError) as error:
-            aside = self._path.with_name(f"{FILE}{_DAMAGED_SUFFIX}")
-            log.warning(
-                "damaged eviction records set aside", file=str(self._path), error=str(error)
-            )
-            try:
-                self._path.replace(aside)
-            except OSError as problem:
-                log.warning("eviction record rename failed", error=str(problem))
+            set_aside(self._path, error)
             return ()

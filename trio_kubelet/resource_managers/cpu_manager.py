@@ -11,6 +11,7 @@ import trio
 
 from trio_kubelet.config.cpu_policy import NONE, STATIC
 from trio_kubelet.k8s import Pod
+from trio_kubelet.kernel.state_file import StateFile
 from trio_kubelet.resource_managers.cpu_assignment import NOTHING
 from trio_kubelet.resource_managers.cpu_draft import (
     ContainerCpus,
@@ -20,7 +21,6 @@ from trio_kubelet.resource_managers.cpu_draft import (
 )
 from trio_kubelet.resource_managers.cpu_sets import CpuSet, cpu_list, parsed_cpus
 from trio_kubelet.resource_managers.cpu_state import FILE, CpuState, parsed, printed, repaired
-from trio_kubelet.resource_managers.state_file import StateFile
 from trio_kubelet.tasks.callbacks import Callbacks
 
 log = structlog.get_logger("resources")

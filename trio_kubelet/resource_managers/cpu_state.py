@@ -14,8 +14,8 @@ from attrs import field, frozen
 
 from trio_kubelet.k8s.fnv import fnv1a_32
 from trio_kubelet.k8s.json_text import go_json
+from trio_kubelet.kernel.state_file import checked_name
 from trio_kubelet.resource_managers.cpu_sets import CpuSet, cpu_list, parsed_cpus
-from trio_kubelet.resource_managers.state_file import checked_name
 
 FILE = "cpu_manager_state"
 

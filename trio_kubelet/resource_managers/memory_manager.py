@@ -11,6 +11,7 @@ import structlog
 import trio
 
 from trio_kubelet.k8s import Pod
+from trio_kubelet.kernel.state_file import StateFile
 from trio_kubelet.resource_managers.hints import nodes_in
 from trio_kubelet.resource_managers.memory_draft import (
     ContainerBlocks,
@@ -30,7 +31,6 @@ from trio_kubelet.resource_managers.memory_state import (
     printed,
     repaired,
 )
-from trio_kubelet.resource_managers.state_file import StateFile
 from trio_kubelet.tasks.callbacks import Callbacks
 
 log = structlog.get_logger("resources")

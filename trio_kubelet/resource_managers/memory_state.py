@@ -13,13 +13,13 @@ from attrs import field, frozen
 
 from trio_kubelet.k8s.fnv import fnv1a_32
 from trio_kubelet.k8s.json_text import go_json
+from trio_kubelet.kernel.state_file import checked_name
 from trio_kubelet.resource_managers.hints import NodeMask, mask_of, nodes_in
 from trio_kubelet.resource_managers.memory_draft import (
     ContainerBlocks,
     MemoryBlock,
     StaticMemoryPolicy,
 )
-from trio_kubelet.resource_managers.state_file import checked_name
 
 FILE = "memory_manager_state"
 NONE, STATIC = "None", "Static"

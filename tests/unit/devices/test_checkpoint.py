@@ -1,10 +1,11 @@
 """The file of device records: what the Go kubelet v1.36.3 writes is read, and the other way."""
 
 import json
+from collections.abc import Collection
 
 import pytest
 
-from trio_kubelet.devices.checkpoint import DeviceRecord, parsed, printed
+from trio_kubelet.devices.checkpoint import DeviceCheckpoint, DeviceRecord, parsed, printed
 
 # Written by the Go kubelet's own package.
 GO_FILE = (
@@ -30,13 +31,17 @@ RECORD = DeviceRecord(
 )
 
 
+def checkpoint(*records: DeviceRecord, resources: Collection[str] = ()) -> DeviceCheckpoint:
+    return DeviceCheckpoint(records=records, resources=frozenset(resources))
+
+
 @pytest.mark.parametrize("text", [GO_FILE, GO_EMPTY])
 def test_the_checksum_of_a_file_of_the_go_kubelet_fits(text: str) -> None:
-    assert parsed(text.encode()).problems == ()
+    assert parsed(text).problems == ()
 
 
 def test_records_of_the_go_kubelet_are_read_and_an_entry_without_devices_is_told_of() -> None:
-    found = parsed(GO_WITH_ODD_NAMES.encode())
+    found = parsed(GO_WITH_ODD_NAMES)
     assert found.records == (RECORD,)
     assert found.resources == {"a.b/c", "example.com/d", "example.com/z"}
     assert found.problems == (
@@ -45,7 +50,7 @@ def test_records_of_the_go_kubelet_are_read_and_an_entry_without_devices_is_told
 
 
 def test_what_is_written_is_read_again() -> None:
-    text = printed([RECORD], {"example.com/d"})
+    text = printed(checkpoint(RECORD, resources={"example.com/d"}))
     found = parsed(text)
     assert (found.records, found.resources, found.problems) == (
         (RECORD,),
@@ -56,18 +61,18 @@ def test_what_is_written_is_read_again() -> None:
 
 
 def test_a_file_without_records_is_that_of_the_go_kubelet() -> None:
-    go = b'{"Data":{"PodDeviceEntries":[],"RegisteredDevices":{}},"Checksum":2932075448}'
-    assert printed([], ()) == go
+    go = '{"Data":{"PodDeviceEntries":[],"RegisteredDevices":{}},"Checksum":2932075448}'
+    assert printed(checkpoint()) == go
 
 
 def test_a_wrong_checksum_is_told_of_and_the_entries_are_used() -> None:
-    found = parsed(GO_FILE.replace("2673966065", "1").encode())
+    found = parsed(GO_FILE.replace("2673966065", "1"))
     assert found.records == (RECORD,)
     assert found.problems == ("its checksum does not fit; each entry is usable, and is used",)
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"Data":3}', b"[" * 100_000, b"\xff\x00"])
-def test_what_is_no_file_is_a_value_error(text: bytes) -> None:
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"Data":3}', "[" * 100_000])
+def test_what_is_no_file_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parsed(text)
 
@@ -91,9 +96,9 @@ def test_what_is_no_file_is_a_value_error(text: bytes) -> None:
     ],
 )
 def test_an_entry_of_another_form_is_left_out(entry: object) -> None:
-    good = json.loads(printed([RECORD], ()))
+    good = json.loads(printed(checkpoint(RECORD)))
     good["Data"]["PodDeviceEntries"].append(entry)
-    found = parsed(json.dumps(good).encode())
+    found = parsed(json.dumps(good))
     assert found.records == (RECORD,)
     assert len(found.problems) == 1
     assert found.problems[0].startswith("PodDeviceEntries[1] is ignored: ")

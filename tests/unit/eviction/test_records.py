@@ -124,7 +124,7 @@ async def test_a_damaged_file_is_set_aside(text: str, tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as logs:
         records = await loaded(tmp_path)
     assert list(records) == []
-    assert [entry["event"] for entry in logs] == ["damaged eviction records set aside"]
+    assert [entry["event"] for entry in logs] == ["damaged state file set aside"]
     assert (tmp_path / f"{FILE}.damaged").read_text() == text
 
 

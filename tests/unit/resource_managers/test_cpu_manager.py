@@ -332,9 +332,7 @@ async def test_a_file_that_is_damaged_is_set_aside_and_nobody_has_to_remove_it(
     file.write_text('{"policyName":"static","defaultCpuSet":"0-')
     with capture_logs() as logs:
         await started(tmp_path)
-    assert [each["event"] for each in logs] == [
-        "damaged resource state set aside, all is assigned anew"
-    ]
+    assert [each["event"] for each in logs] == ["damaged state file set aside"]
     assert (tmp_path / "cpu_manager_state.damaged").exists()
     assert kept(tmp_path) == {"policyName": "static", "defaultCpuSet": "0-7"}
 
@@ -389,7 +387,7 @@ async def test_a_file_that_cannot_be_written_is_told_of_once_and_tried_again(
         assert not await at.keep()
         assert not await at.keep()
     assert [each["event"] for each in logs if each["log_level"] == "warning"] == [
-        "resource state write failed"
+        "state file write failed"
     ]
     file.rmdir()
     assert await at.keep()

@@ -124,7 +124,7 @@ async def test_a_damaged_file_is_set_aside_and_a_new_one_is_written(
     given = allocations(tmp_path)
     with structlog.testing.capture_logs() as logs:
         await given.load()
-    assert [entry["event"] for entry in logs] == ["damaged allocation checkpoint set aside"]
+    assert [entry["event"] for entry in logs] == ["damaged state file set aside"]
     assert (tmp_path / f"{name}.damaged").read_text() == text
     given.allocate(pod())
     await given.keep()

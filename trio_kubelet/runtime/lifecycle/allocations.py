@@ -14,6 +14,7 @@ import structlog
 import trio
 
 from trio_kubelet.k8s import Pod, ResourceRequirements
+from trio_kubelet.kernel.state_file import set_aside
 from trio_kubelet.kernel.whole_files import write_whole
 from trio_kubelet.runtime.lifecycle.resource_records import (
     Record,
@@ -32,7 +33,6 @@ from trio_kubelet.tasks.threads import run_in_thread
 log = structlog.get_logger("runtime")
 
 ALLOCATED, ACTUATED = "allocated_pods_state", "actuated_pods_state"
-_DAMAGED_SUFFIX = ".damaged"
 
 
 class Allocations:
@@ -210,26 +210,12 @@ class Allocations:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            aside = path.with_name(f"{name}{_DAMAGED_SUFFIX}")
-            log.warning(
-                "damaged allocation checkpoint set aside",
-                file=str(path),
-                set_aside=str(aside),
-                error=str(error),
-            )
-            self._set_aside(path, aside)
+            set_aside(path, error)
             return None
         except OSError as error:
             self._unreadable.add(name)
             log.warning("allocation checkpoint ignored", file=str(path), error=str(error))
             return None
-
-    def _set_aside(self, path: Path, aside: Path) -> None:
-        """Rename a damaged file, for whoever wants to know what it was; else it is replaced."""
-        try:
-            path.replace(aside)
-        except OSError as error:
-            log.warning("allocation checkpoint rename failed", file=str(path), error=str(error))
 
     def _write(self, files: Mapping[str, Records]) -> None:
         """Write the files, one call at a time. Mostly both say the same."""

@@ -1,4 +1,9 @@
-"""A manager's record on the disk: one file that is replaced whole whenever it has changed."""
+"""Files of state, as the Go kubelet calls its checkpoints: replaced whole when something changed.
+
+A file that is damaged is no reason to stop: it is renamed (`….damaged`), for whoever wants to know
+what it was, and its owner goes on without it. Nor is a disk that is full: the log says once that
+nothing can be written, and it is tried again when somebody waits for it.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +16,7 @@ from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.kernel.whole_files import write_whole
 from trio_kubelet.tasks.threads import run_in_thread
 
-log = structlog.get_logger("resources")
+log = structlog.get_logger("files")
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -28,10 +33,23 @@ def checked_name(text: str) -> str:
     return text
 
 
+def set_aside(path: Path, error: Exception) -> None:
+    """Rename a file that is damaged, as `error` says; one that cannot be renamed stays. Blocks."""
+    aside = path.with_name(f"{path.name}{_DAMAGED_SUFFIX}")
+    log.warning(
+        "damaged state file set aside", file=str(path), set_aside=str(aside), error=str(error)
+    )
+    try:
+        path.replace(aside)
+    except OSError as failure:
+        log.warning("state file rename failed", file=str(path), error=str(failure))
+
+
 class StateFile(Generic[T]):
     """The file `path`, read and written in threads of `limiter`.
 
     `snapshot` returns what is to be in it, which nobody changes; `printed` its text, in a thread.
+    A file of more than `max_bytes` counts as damaged.
     """
 
     def __init__(
@@ -40,11 +58,13 @@ class StateFile(Generic[T]):
         limiter: trio.CapacityLimiter,
         snapshot: Callable[[], T],
         printed: Callable[[T], str],
+        max_bytes: int = _MAX_BYTES,
     ) -> None:
         self._path = path
         self._limiter = limiter
         self._snapshot = snapshot
         self._printed = printed
+        self._max_bytes = max_bytes
         self._changes = 0
         self._saved_changes = 0
         self._saving = trio.Lock()
@@ -63,7 +83,7 @@ class StateFile(Generic[T]):
 
     def repaired(self, line: str) -> None:
         """Tell of something in the file that did not fit."""
-        log.warning("resource state repaired", file=str(self._path), repair=line)
+        log.warning("state file repaired", file=str(self._path), repair=line)
 
     async def keep(self) -> bool:
         """Return when all changes so far are on the disk, or could not be written.
@@ -84,36 +104,25 @@ class StateFile(Generic[T]):
             await run_in_thread(self._write, self._snapshot(), limiter=self._limiter)
         except OSError as error:
             if not self._is_failing:
-                log.warning("resource state write failed", file=str(self._path), error=str(error))
+                log.warning("state file write failed", file=str(self._path), error=str(error))
             self._is_failing = True
             return
         self._saved_changes, self._is_failing = changes, False
 
     def _write(self, snapshot: T) -> None:
-        content = self._printed(snapshot).encode()
+        # Names of others, such as a device's, may have lone surrogates.
+        content = self._printed(snapshot).encode(errors="replace")
         write_whole(self._path, content, folder_mode=0o750, durable=True)
 
     def _read(self, parsed: Callable[[str], S]) -> S | None:
         try:
             with self._path.open("rb") as file:
-                content = file.read(_MAX_BYTES + 1)
-            if len(content) > _MAX_BYTES:
-                raise ValueError(f"it has more than {_MAX_BYTES} bytes")
+                content = file.read(self._max_bytes + 1)
+            if len(content) > self._max_bytes:
+                raise ValueError(f"it has more than {self._max_bytes} bytes")
             return parsed(content.decode())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            aside = self._path.with_name(f"{self._path.name}{_DAMAGED_SUFFIX}")
-            log.warning(
-                "damaged resource state set aside, all is assigned anew",
-                file=str(self._path),
-                set_aside=str(aside),
-                error=str(error),
-            )
-            try:
-                self._path.replace(aside)
-            except OSError as failure:
-                log.warning(
-                    "resource state rename failed", file=str(self._path), error=str(failure)
-                )
+            set_aside(self._path, error)
             return None
