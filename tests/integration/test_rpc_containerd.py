@@ -127,6 +127,17 @@ async def test_empty_messages_arrive(pod: Running) -> None:
     assert context["run_as_user"] == {}
 
 
+async def test_a_containerd_without_streams_of_lists_lists_all_the_same(pod: Running) -> None:
+    client = RuntimeClient(pod.channel, streams_lists=True)
+    for _ in range(2):
+        assert pod.sandbox_id in {each.id for each in await client.list_pod_sandboxes()}
+        assert pod.container_id in {each.id for each in await client.list_containers()}
+        assert pod.container_id in {
+            each.attributes.id for each in await client.list_container_stats()
+        }
+        assert await client.list_images()
+
+
 async def test_what_did_not_change_is_not_decoded_again(pod: Running) -> None:
     containers = await pod.client.list_containers()
     sandboxes = await pod.client.list_pod_sandboxes()

@@ -143,6 +143,7 @@ class NodeParts:
             WatchedTransport(images, self.runtime_calls),
             tasks,
             request_timeout_seconds=configuration.runtime_request_timeout.total_seconds(),
+            streams_lists=settings.gates["CRIListStreaming"],
         )
         self.runtime_health = RuntimeHealth()
         self.oom_kills = _oom_kills(settings, host)

@@ -89,7 +89,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "CPUManagerPolicyAlphaOptions": ALPHA,
     "CPUManagerPolicyBetaOptions": BETA,
     "CPUManagerPolicyOptions": always(GA),
-    "CRIListStreaming": waiting("lists of the runtime as streams", ALPHA),
+    "CRIListStreaming": ALPHA,
     "CSIServiceAccountTokenSecrets": always(GA_UNLOCKED),
     "CSIVolumeHealth": waiting("volume plugins", ALPHA),
     "ChangeContainerStatusOnKubeletRestart": waiting(

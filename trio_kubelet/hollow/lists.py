@@ -8,8 +8,10 @@ long as its state lasts, and a list is put together from those.
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, cast
+
+from betterproto import Message
 
 from trio_kubelet.hollow.records import (
     EncodedResponse,
@@ -24,10 +26,13 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 ORDERS = 4
 
+ENTRIES_OF_A_PIECE = 50
+
 MOST_BYTES = 16 << 20
 """Of a message that containerd sends, by default."""
 
 _Record = TypeVar("_Record", HollowContainer, HollowSandbox)
+_Response = TypeVar("_Response", bound=Message)
 _Entry = TypeVar("_Entry", cri.Container, cri.PodSandbox)
 
 
@@ -67,7 +72,7 @@ def container_list(
     containers: list[HollowContainer], order: random.Random | None
 ) -> cri.ListContainersResponse:
     """The answer of ListContainers, shuffled if there is a source of disorder."""
-    data = _encoded(containers, _encode_container, order)
+    data = _joined(_encoded(containers, _encode_container, order))
     response = EncodedResponse(data, cri.ListContainersResponse)
     return cast("cri.ListContainersResponse", response)
 
@@ -76,9 +81,35 @@ def sandbox_list(
     sandboxes: list[HollowSandbox], order: random.Random | None
 ) -> cri.ListPodSandboxResponse:
     """The answer of ListPodSandbox, shuffled if there is a source of disorder."""
-    data = _encoded(sandboxes, _encode_sandbox, order)
+    data = _joined(_encoded(sandboxes, _encode_sandbox, order))
     response = EncodedResponse(data, cri.ListPodSandboxResponse)
     return cast("cri.ListPodSandboxResponse", response)
+
+
+def container_pieces(
+    containers: list[HollowContainer], order: random.Random | None
+) -> Sequence[cri.StreamContainersResponse]:
+    """The answers of StreamContainers: the list in pieces."""
+    entries = _encoded(containers, _encode_container, order)
+    return pieces(entries, cri.StreamContainersResponse)
+
+
+def sandbox_pieces(
+    sandboxes: list[HollowSandbox], order: random.Random | None
+) -> Sequence[cri.StreamPodSandboxesResponse]:
+    """The answers of StreamPodSandboxes: the list in pieces."""
+    return pieces(_encoded(sandboxes, _encode_sandbox, order), cri.StreamPodSandboxesResponse)
+
+
+def pieces(entries: Sequence[bytes], response_type: type[_Response]) -> Sequence[_Response]:
+    """Return answers that have all entries, some in each. An entry is an answer with one entry."""
+    return [
+        cast(
+            "_Response",
+            EncodedResponse(b"".join(entries[at : at + ENTRIES_OF_A_PIECE]), response_type),
+        )
+        for at in range(0, len(entries), ENTRIES_OF_A_PIECE)
+    ]
 
 
 def _encode_container(container: HollowContainer, order: random.Random | None) -> bytes:
@@ -95,11 +126,8 @@ def _encoded(
     records: list[_Record],
     encode: Callable[[_Record, random.Random | None], bytes],
     order: random.Random | None,
-) -> bytes:
-    """All records as list entries, of each one of its encodings, which are made when missing.
-
-    Raises RpcError for more than a message can have.
-    """
+) -> list[bytes]:
+    """All records as list entries, of each one of its encodings, which are made when missing."""
     orders, picks = 1, [0] * len(records)
     if order:
         # A key for each is twice as fast as `shuffle`, and one `choices` as many of `choice`.
@@ -113,6 +141,11 @@ def _encoded(
             known.append(encode(record, order))
             pick = -1
         entries.append(known[pick])
+    return entries
+
+
+def _joined(entries: Sequence[bytes]) -> bytes:
+    """One message of all entries. Raises RpcError for more than a message can have."""
     data = b"".join(entries)
     if len(data) > MOST_BYTES:
         raise RpcError(

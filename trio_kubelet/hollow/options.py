@@ -26,7 +26,8 @@ class HollowOptions:
     `name` and `version` are what Version answers; agents trust events only of runtimes that they
     know. `seed` makes ids and shuffling repeatable. `images` are on the node from the start.
     `shuffle` gives list answers and their maps in random order, as Go does. `write_files` writes
-    logs and termination messages to the real paths. `event_buffer` bounds each listener's
+    logs and termination messages to the real paths. `has_list_streams`: it sends lists in many
+    messages, too, which containerd 2.1 does not. `event_buffer` bounds each listener's
     events; `share_event_channel` deals events out among the listeners instead of giving each of
     them all, and `event_loss` drops that share of them (0 to 1): the defects of containerd 1.7.
     """
@@ -45,6 +46,7 @@ class HollowOptions:
     shuffle: bool = True
     write_files: bool = False
     has_events: bool = True
+    has_list_streams: bool = True
     event_buffer: int = 1000
     event_loss: float = 0.0
     share_event_channel: bool = False

@@ -430,8 +430,12 @@ def _operation(had: Quantity | None, gets: Quantity | None) -> str:
 
 
 def operation_name(method: str) -> str:
-    """A method of CRI as the Go kubelet calls it: `run_pod_sandbox` is `run_podsandbox`."""
-    return method.replace("pod_sandboxes", "podsandbox").replace("pod_sandbox", "podsandbox")
+    """A method of CRI as the Go kubelet calls it: `run_pod_sandbox` is `run_podsandbox`.
+
+    A list that comes as a stream is a list.
+    """
+    name = method.replace("pod_sandboxes", "podsandbox").replace("pod_sandbox", "podsandbox")
+    return name.replace("stream_", "list_")
 
 
 class NodeStartup:

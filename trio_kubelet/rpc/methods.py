@@ -67,6 +67,21 @@ class Transport(Protocol):
         """Call a method with one answer and return the answer's bytes, not decoded."""
         ...
 
+    async def gather_raw(
+        self,
+        method: StreamStub[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        max_bytes: int,
+        deadline_seconds: float | None = None,
+    ) -> bytes:
+        """Call a method with many answers; returns their bytes one behind the other, at its end.
+
+        Where each answer has some entries of a list, that is an answer which has all of them.
+        RESOURCE_EXHAUSTED for more than `max_bytes`, the prefix of each answer included.
+        """
+        ...
+
     def stream(
         self,
         method: StreamStub[RequestT, ResponseT],

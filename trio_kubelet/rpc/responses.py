@@ -95,6 +95,13 @@ class _Responses(Generic[ResponseT]):
         return response  # noqa: RET504
 
 
+def check_gathered(received_bytes: int, max_bytes: int) -> None:
+    """Raise RpcError(RESOURCE_EXHAUSTED) if the answers of one call have become too many."""
+    if received_bytes > max_bytes:
+        text = f"received messages larger than max ({received_bytes} vs. {max_bytes})"
+        raise RpcError(Code.RESOURCE_EXHAUSTED, text)
+
+
 async def within(seconds: float | None, path: str, call: Awaitable[T]) -> T:
     """Await a call; after some seconds cancel it and raise RpcError(DEADLINE_EXCEEDED)."""
     if seconds is None:

@@ -80,6 +80,26 @@ class WatchedTransport(Transport):
         self._tell(method_of(method).name, request, began_at)
         return response
 
+    async def gather_raw(
+        self,
+        method: StreamStub[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        max_bytes: int,
+        deadline_seconds: float | None = None,
+    ) -> bytes:
+        """As `Transport.gather_raw`: counts as a call with one answer, which is not decoded."""
+        began_at = trio.current_time()
+        try:
+            answers = await self._transport.gather_raw(
+                method, request, max_bytes=max_bytes, deadline_seconds=deadline_seconds
+            )
+        except RpcError as error:
+            self._tell(method_of(method).name, request, began_at, error=error)
+            raise
+        self._tell(method_of(method).name, request, began_at)
+        return answers
+
     def stream(
         self,
         method: StreamStub[RequestT, ResponseT],

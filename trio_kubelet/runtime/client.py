@@ -25,10 +25,11 @@ from trio_kubelet.rpc import (
     present,
 )
 from trio_kubelet.rpc.field_cut import FieldCut
-from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub
+from trio_kubelet.rpc.messages import decode_of_any_size
+from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub
 from trio_kubelet.rpc.stubs.containerd.services.tasks.v1 import DeleteTaskRequest, TasksStub
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.long_lists import LongList
+from trio_kubelet.runtime.long_lists import MOST_STREAMED_BYTES, ListStream, LongList
 from trio_kubelet.tasks.concurrency import run_for_each
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 
@@ -47,6 +48,11 @@ SANDBOXES_AT_ONCE = 8
 _Runtime = cri.RuntimeServiceStub
 _Images = cri.ImageServiceStub
 
+_STREAM_SANDBOXES = cri.StreamPodSandboxesRequest()
+_STREAM_CONTAINERS = cri.StreamContainersRequest()
+_STREAM_CONTAINER_STATS = cri.StreamContainerStatsRequest()
+_STREAM_SANDBOX_STATS = cri.StreamPodSandboxStatsRequest()
+
 _HEAD_OF_EVENT = Head(5, {4: Head(3)})
 """Without the statuses of the containers, and of the sandbox's only id and metadata."""
 
@@ -61,7 +67,8 @@ class RuntimeClient:
     """Asks a container runtime; `images` is where its image service listens, if elsewhere.
 
     `tasks` leads to containerd's own services, should the runtime be containerd (see
-    `delete_lost_task`).
+    `delete_lost_task`). With `streams_lists`, whole lists are asked for as streams, each for as
+    long as the runtime does not answer that it has no such stream.
 
     Every method raises RpcError and nothing else. After DEADLINE_EXCEEDED, UNAVAILABLE, or when
     the caller was cancelled, it is unknown whether the runtime did what it was asked to do.
@@ -75,6 +82,7 @@ class RuntimeClient:
         tasks: Transport | None = None,
         *,
         request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+        streams_lists: bool = False,
     ) -> None:
         self._runtime = runtime
         self._images = images or runtime
@@ -89,6 +97,11 @@ class RuntimeClient:
             "statistics of containers are too long, asking sandbox by sandbox"
         )
         self._sandbox_stats = LongList("statistics of sandboxes are too long, asking one by one")
+        self._sandbox_stream = ListStream(is_wanted=streams_lists)
+        self._container_stream = ListStream(is_wanted=streams_lists)
+        self._container_stats_stream = ListStream(is_wanted=streams_lists)
+        self._sandbox_stats_stream = ListStream(is_wanted=streams_lists)
+        self._image_stream = ListStream(is_wanted=streams_lists)
 
     async def version(self) -> cri.VersionResponse:
         """Ask for the runtime's name and versions."""
@@ -143,7 +156,10 @@ class RuntimeClient:
     ) -> tuple[cri.PodSandbox, ...]:
         """List sandboxes, all of them without a filter."""
         if filter is None:
-            answer = await self._sandbox_list.ask(self._encoded_sandboxes, self._by_state)
+            answer = await self._sandbox_stream.ask(
+                partial(self._streamed, _Runtime.stream_pod_sandboxes, _STREAM_SANDBOXES),
+                partial(self._sandbox_list.ask, self._encoded_sandboxes, self._by_state),
+            )
             found = await self._sandboxes.decode(answer)
             if len({each.id for each in found}) == len(found):
                 return found
@@ -176,7 +192,10 @@ class RuntimeClient:
         """List containers, all of them without a filter."""
         if filter is None:
             parts = partial(self._by_sandbox, self._encoded_containers)
-            answer = await self._container_list.ask(self._encoded_containers, parts)
+            answer = await self._container_stream.ask(
+                partial(self._streamed, _Runtime.stream_containers, _STREAM_CONTAINERS),
+                partial(self._container_list.ask, self._encoded_containers, parts),
+            )
             return await self._containers.decode(answer)
         request = cri.ListContainersRequest(filter=filter)
         filtered = await self._ask(_Runtime.list_containers, request)
@@ -311,7 +330,10 @@ class RuntimeClient:
     async def list_container_stats(self) -> tuple[cri.ContainerStats, ...]:
         """Ask what all containers use, and what they have written to their own layers."""
         parts = partial(self._by_sandbox, self._encoded_container_stats)
-        answer = await self._container_stats.ask(self._encoded_container_stats, parts)
+        answer = await self._container_stats_stream.ask(
+            partial(self._streamed, _Runtime.stream_container_stats, _STREAM_CONTAINER_STATS),
+            partial(self._container_stats.ask, self._encoded_container_stats, parts),
+        )
         return await decode_entries(cri.ContainerStats, answer)
 
     async def _encoded_container_stats(self, sandbox_id: str = "") -> bytes:
@@ -323,7 +345,10 @@ class RuntimeClient:
     async def list_pod_sandbox_stats(self) -> tuple[cri.PodSandboxStats, ...]:
         """Ask what all sandboxes use, network included; UNIMPLEMENTED on some runtimes."""
         parts = partial(self._by_sandbox, self._encoded_sandbox_stats)
-        answer = await self._sandbox_stats.ask(self._encoded_sandbox_stats, parts)
+        answer = await self._sandbox_stats_stream.ask(
+            partial(self._streamed, _Runtime.stream_pod_sandbox_stats, _STREAM_SANDBOX_STATS),
+            partial(self._sandbox_stats.ask, self._encoded_sandbox_stats, parts),
+        )
         return await decode_entries(cri.PodSandboxStats, answer)
 
     async def _encoded_sandbox_stats(self, sandbox_id: str = "") -> bytes:
@@ -346,8 +371,21 @@ class RuntimeClient:
         return self._runtime.stream(_Runtime.get_container_events, request, head=_HEAD_OF_EVENT)
 
     async def list_images(self) -> tuple[cri.Image, ...]:
-        response = await self._ask_images(_Images.list_images, cri.ListImagesRequest())
-        return tuple(response.images)
+        answer = await self._image_stream.ask(self._streamed_images, self._encoded_images)
+        return tuple((await decode_of_any_size(cri.ListImagesResponse, answer)).images)
+
+    async def _streamed_images(self) -> bytes:
+        return await self._images.gather_raw(
+            _Images.stream_images,
+            cri.StreamImagesRequest(),
+            max_bytes=MOST_STREAMED_BYTES,
+            deadline_seconds=self._seconds,
+        )
+
+    async def _encoded_images(self) -> bytes:
+        return await self._images.unary_raw(
+            _Images.list_images, cri.ListImagesRequest(), deadline_seconds=self._seconds
+        )
 
     async def image_status(self, image: cri.ImageSpec) -> cri.Image | None:
         """Ask for one image; None when it is not there."""
@@ -384,6 +422,11 @@ class RuntimeClient:
 
     async def _ask_raw(self, method: UnaryStub[RequestT, ResponseT], request: RequestT) -> bytes:
         return await self._runtime.unary_raw(method, request, deadline_seconds=self._seconds)
+
+    async def _streamed(self, method: StreamStub[RequestT, ResponseT], request: RequestT) -> bytes:
+        return await self._runtime.gather_raw(
+            method, request, max_bytes=MOST_STREAMED_BYTES, deadline_seconds=self._seconds
+        )
 
     async def _ask_images(
         self, method: UnaryStub[RequestT, ResponseT], request: RequestT

@@ -199,6 +199,10 @@ class RawPlugin(Transport):
         await trio.lowlevel.checkpoint()
         return self._data
 
+    async def gather_raw(self, *_: object, **__: object) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return self._data
+
     def stream(self, *_: object, **__: object) -> AbstractAsyncContextManager[AsyncIterator]:  # type: ignore[type-arg]
         @asynccontextmanager
         async def opened() -> AsyncIterator[AsyncIterator[wire.ListAndWatchResponse]]:

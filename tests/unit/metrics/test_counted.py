@@ -83,6 +83,7 @@ def start(name: str, *, fails: bool = False) -> RpcCall:
         ("list_pod_sandbox", "list_podsandbox"),
         ("pod_sandbox_status", "podsandbox_status"),
         ("list_containers", "list_containers"),
+        ("stream_pod_sandboxes", "list_podsandbox"),
     ],
 )
 def test_operations_have_the_go_kubelets_names(method: str, operation: str) -> None:

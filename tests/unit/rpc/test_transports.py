@@ -172,6 +172,41 @@ async def test_a_stream_that_the_service_lacks_is_unimplemented(transport: Trans
     assert caught.value.code is Code.UNIMPLEMENTED
 
 
+async def test_a_list_that_is_streamed_is_gathered_as_one_message(transport: Transport) -> None:
+    request = cri.StreamContainersRequest(filter=cri.ContainerFilter(id="1200"))
+    answer = await transport.gather_raw(
+        cri.RuntimeServiceStub.stream_containers, request, max_bytes=MIB
+    )
+    containers = cri.ListContainersResponse().parse(answer).containers
+    assert [each.id for each in containers] == [str(number) for number in range(1200)]
+    nothing = cri.StreamContainersRequest(filter=cri.ContainerFilter(id="0"))
+    assert not await transport.gather_raw(
+        cri.RuntimeServiceStub.stream_containers, nothing, max_bytes=MIB
+    )
+
+
+async def test_a_list_that_is_streamed_without_end_is_given_up(
+    transport: Transport, service: SteeredService
+) -> None:
+    request = cri.StreamContainersRequest(
+        filter=cri.ContainerFilter(id="1000000000", pod_sandbox_id="x" * MIB)
+    )
+    with pytest.raises(RpcError, match="larger than max") as caught, trio.fail_after(60):
+        await transport.gather_raw(
+            cri.RuntimeServiceStub.stream_containers, request, max_bytes=4 * MIB
+        )
+    assert caught.value.code is Code.RESOURCE_EXHAUSTED
+    with trio.fail_after(60):
+        await service.cancelled.wait()
+
+
+async def test_of_a_list_that_breaks_off_nothing_is_gathered(transport: Transport) -> None:
+    labels = {"fail": "yes"}
+    request = cri.StreamContainersRequest(filter=cri.ContainerFilter(id="2", label_selector=labels))
+    with pytest.raises(RpcError, match="no more"):
+        await transport.gather_raw(cri.RuntimeServiceStub.stream_containers, request, max_bytes=MIB)
+
+
 async def test_leaving_a_stream_cancels_the_service(
     transport: Transport, service: SteeredService
 ) -> None:
