@@ -107,5 +107,5 @@ def takes_turns(state: PodState, *, is_static: bool) -> bool:
 
 def _shorter(first: int | None, second: int | None) -> int | None:
     """Return the smaller of two grace periods; None leaves the pod's own."""
-    given = [grace for grace in (first, second) if grace is not None]
-    return min(given, default=None)
+    known = [grace for grace in (first, second) if grace is not None]
+    return min(known, default=None)

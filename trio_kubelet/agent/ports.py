@@ -97,10 +97,10 @@ class Ports:
         from trio_kubelet.node.certificates import SERVER, CertificateStore
         from trio_kubelet.node.serving_certificate import open_serving_certificate, serving_names
 
-        given = (Path(configuration.tls_cert_file), Path(configuration.tls_private_key_file))
+        files = (Path(configuration.tls_cert_file), Path(configuration.tls_private_key_file))
         rotation = await open_serving_certificate(
             CertificateStore(Path(options.cert_dir), SERVER),
-            given if configuration.tls_cert_file else None,
+            files if configuration.tls_cert_file else None,
             lambda: serving_names(
                 cluster.node(), may_lack_addresses=parts.settings.gates["AllowDNSOnlyNodeCSR"]
             ),

@@ -67,18 +67,18 @@ def _address(told: NodeAddress) -> str | None:
 
 async def open_serving_certificate(
     store: CertificateStore,
-    given: tuple[Path, Path] | None,
+    configured: tuple[Path, Path] | None,
     names: Callable[[], CertificateNames | None],
     api: Api,
     clock: Clock,
 ) -> Rotation:
     """Look which certificate there is; nothing is requested yet. Raises StartError.
 
-    `given` are the files of `tlsCertFile` and `tlsPrivateKeyFile`. The port follows the file
+    `configured` are the files of `tlsCertFile` and `tlsPrivateKeyFile`. The port follows the file
     `store.current_path`, which may not be there at first.
     """
     try:
-        pair = await run_in_thread(_find, store, given, utc(clock.now_ns()))
+        pair = await run_in_thread(_find, store, configured, utc(clock.now_ns()))
     except (OSError, ValueError) as error:
         raise StartError(
             f"the server cannot use its certificates: {error}; check tlsCertFile, "
@@ -102,12 +102,12 @@ async def open_serving_certificate(
 
 
 def _find(
-    store: CertificateStore, given: tuple[Path, Path] | None, now: datetime
+    store: CertificateStore, configured: tuple[Path, Path] | None, now: datetime
 ) -> ClientPair | None:
     """The pair to begin with, which is in its file. Blocks. Raises OSError and ValueError."""
     pair = store.current()
-    if given is not None and (pair is None or not pair.is_valid_at(now)):
-        certificate, key = given
+    if configured is not None and (pair is None or not pair.is_valid_at(now)):
+        certificate, key = configured
         pair = read_pair(certificate.read_bytes(), key.read_bytes())
         store.take_over(pair, now)
     return pair

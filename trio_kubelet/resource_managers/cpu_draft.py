@@ -142,7 +142,7 @@ class CpuDraft:
     free: CpuSet
     known: ContainerCpus = field(factory=dict)
     counts: Mapping[str, int] = field()
-    given: dict[str, CpuSet] = field(init=False, factory=dict)
+    chosen: dict[str, CpuSet] = field(init=False, factory=dict)
     _passing: frozenset[str] = field(init=False)
     _reusable: CpuSet = field(init=False, default=NOTHING)
 
@@ -177,7 +177,7 @@ class CpuDraft:
         if cpus is None:
             cpus = self._chosen(count, self._near(nodes))
         self.free -= cpus
-        self.given[container.name] = cpus
+        self.chosen[container.name] = cpus
         if container.name in self._passing:
             self._reusable |= cpus
         else:

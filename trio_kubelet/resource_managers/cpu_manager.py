@@ -47,8 +47,8 @@ class CpuManager:
     @property
     def assigned(self) -> CpuSet:
         """All CPUs that containers have for themselves."""
-        each = (cpus for given in self._assignments.values() for cpus in given.values())
-        return NOTHING.union(*each)
+        assigned = (cpus for each in self._assignments.values() for cpus in each.values())
+        return NOTHING.union(*assigned)
 
     def assigned_to(self, uid: str) -> CpuSet:
         """The CPUs that containers of a pod have for themselves."""
@@ -91,12 +91,12 @@ class CpuManager:
 
     def commit(self, draft: CpuDraft) -> None:
         """Assign what was chosen."""
-        if new := [draft.given[name] for name in draft.given.keys() - draft.known.keys()]:
+        if new := [draft.chosen[name] for name in draft.chosen.keys() - draft.known.keys()]:
             cpus = cpu_list(NOTHING.union(*new))
             log.info("exclusive CPUs assigned", pod=draft.pod.metadata.key, cpus=cpus)
         for _ in new:
             self.on_pinned.call(True)
-        self._put(draft.pod.metadata.uid, draft.given)
+        self._put(draft.pod.metadata.uid, draft.chosen)
 
     def release(self, uid: str) -> None:
         """Take back what a pod has: nothing of it runs any more."""
@@ -123,12 +123,12 @@ class CpuManager:
         """Return when all that was assigned is on the disk, or could not be; True if it is."""
         return await self._file.keep()
 
-    def _put(self, uid: str, given: ContainerCpus) -> None:
-        if self._assignments.get(uid, {}) == given:
+    def _put(self, uid: str, cpus: ContainerCpus) -> None:
+        if self._assignments.get(uid, {}) == cpus:
             return
         self._assignments.pop(uid, None)
-        if given:
-            self._assignments[uid] = given
+        if cpus:
+            self._assignments[uid] = cpus
         self._file.changed()
         self._share_rest()
         self.on_change.call()

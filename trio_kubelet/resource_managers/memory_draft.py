@@ -212,7 +212,7 @@ class MemoryDraft:
     used: Sequence[MemoryBlock] = ()
     known: ContainerBlocks = field(factory=dict)
     wanted: Mapping[str, Amounts] = field()
-    given: dict[str, tuple[MemoryBlock, ...]] = field(init=False, factory=dict)
+    chosen: dict[str, tuple[MemoryBlock, ...]] = field(init=False, factory=dict)
     _passing: frozenset[str] = field(init=False)
     _held: dict[tuple[NodeMask, str], int] = field(init=False, factory=dict)
     _reusable: dict[tuple[NodeMask, str], int] = field(init=False, factory=dict)
@@ -254,7 +254,7 @@ class MemoryDraft:
             )
         if not blocks:
             return
-        self.given[container.name] = blocks
+        self.chosen[container.name] = blocks
         if container.name in self._passing:
             for block in blocks:
                 key = (block.nodes, block.resource)
@@ -270,13 +270,13 @@ class MemoryDraft:
             if not again or is_sidecar(container):
                 continue
             blocks = []
-            for block in self.given.get(container.name, ()):
+            for block in self.chosen.get(container.name, ()):
                 if (block.nodes, block.resource) == (group, name):
                     part = min(again, block.size_bytes)
                     again -= part
                     block = evolve(block, size_bytes=block.size_bytes - part)
                 blocks.append(block)
-            self.given[container.name] = tuple(blocks)
+            self.chosen[container.name] = tuple(blocks)
 
     def _group(self, wanted: Amounts, nodes: NodeMask | None) -> NodeMask:
         """The group to take from: the nodes that were chosen, with more if they have not enough."""

@@ -92,12 +92,12 @@ class MemoryManager:
 
     def commit(self, draft: MemoryDraft) -> None:
         """Assign what was chosen."""
-        if new := [draft.given[name] for name in draft.given.keys() - draft.known.keys()]:
+        if new := [draft.chosen[name] for name in draft.chosen.keys() - draft.known.keys()]:
             nodes = nodes_in(blocks_mask(block for blocks in new for block in blocks))
             log.info("memory of NUMA nodes assigned", pod=draft.pod.metadata.key, nodes=nodes)
         for _ in new:
             self.on_pinned.call(True)
-        self._put(draft.pod.metadata.uid, draft.given)
+        self._put(draft.pod.metadata.uid, draft.chosen)
 
     def release(self, uid: str) -> None:
         """Take back what a pod has: nothing of it runs any more."""
@@ -115,12 +115,12 @@ class MemoryManager:
         """Return when all that was assigned is on the disk, or could not be; True if it is."""
         return await self._file.keep()
 
-    def _put(self, uid: str, given: ContainerBlocks) -> None:
-        if self._blocks.get(uid, {}) == given:
+    def _put(self, uid: str, blocks: ContainerBlocks) -> None:
+        if self._blocks.get(uid, {}) == blocks:
             return
         self._blocks.pop(uid, None)
-        if given:
-            self._blocks[uid] = given
+        if blocks:
+            self._blocks[uid] = blocks
         self._file.changed()
 
     def _printed(self, blocks: Blocks) -> str:

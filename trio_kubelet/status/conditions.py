@@ -59,15 +59,15 @@ def pod_conditions(
     observed: ObservedPod,
     *,
     phase: PodPhase,
-    given: PodStatusContext,
+    context: PodStatusContext,
 ) -> tuple[PodCondition, ...]:
     """All conditions of the pod: others' first, then the node's.
 
     A condition whose status is what it was before keeps its time. `phase` is the one in whose
     words they speak.
     """
-    previous = given.previous
-    disruption = given.failure.disruption if given.failure is not None else ""
+    previous = context.previous
+    disruption = context.failure.disruption if context.failure is not None else ""
     others = others_conditions(pod, previous)
     since = {condition.type: condition for condition in previous.conditions}
     containers_ready = _containers_ready(pod, statuses, phase)
@@ -76,7 +76,7 @@ def pod_conditions(
         # How a pod ended is said once, and not in other words later.
         containers_ready = evolve(containers_ready, reason=told.reason, message=told.message)
     own = (
-        *_resizing(phase, given.resize),
+        *_resizing(phase, context.resize),
         *_disrupted(others, disruption),
         _ready_to_start_containers(pod, observed),
         *_all_containers_restarting(pod, observed, phase),
@@ -93,7 +93,7 @@ def pod_conditions(
                 condition,
                 observed_generation=condition.observed_generation or generation,
                 last_transition_time=_transition_time(
-                    condition, since.get(condition.type), Time.from_ns(given.now_ns)
+                    condition, since.get(condition.type), Time.from_ns(context.now_ns)
                 ),
             )
             for condition in own

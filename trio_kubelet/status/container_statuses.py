@@ -7,7 +7,6 @@ code is 137 and its reason ContainerStatusUnknown. Restart counts never go back.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 from attrs import evolve, frozen
 
@@ -21,23 +20,22 @@ from trio_kubelet.k8s import (
     ContainerStateTerminated,
     ContainerStateWaiting,
     ContainerStatus,
-    ContainerUser,
-    LinuxContainerUser,
-    MountPropagationMode,
     Pod,
     PodConditionType,
-    RecursiveReadOnlyMode,
     ResourceRequirements,
     Time,
-    VolumeMount,
-    VolumeMountStatus,
 )
 from trio_kubelet.k8s.image_reference import shown_name
 from trio_kubelet.runtime.config.mounts import path_in_container
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedState
 from trio_kubelet.runtime.restarts import init_role, is_restarting_all, restart_terms
-from trio_kubelet.status.container_resources import actual_resources
+from trio_kubelet.status.container_parts import (
+    actual_resources,
+    asks_for_recursive_read_only,
+    container_user,
+    mount_status,
+)
 from trio_kubelet.status.context import StatusContext
 
 CONTAINER_STATUS_UNKNOWN = "ContainerStatusUnknown"
@@ -78,7 +76,7 @@ class ContainerStatuses:
 
 def container_statuses(context: StatusContext) -> ContainerStatuses:
     """The status of each container of the spec."""
-    spec, previous = context.pod.spec, context.given.previous
+    spec, previous = context.pod.spec, context.of_pod.previous
     return ContainerStatuses(
         init=_statuses(
             context,
@@ -95,7 +93,7 @@ def container_statuses(context: StatusContext) -> ContainerStatuses:
             ((container, ContainerRole.EPHEMERAL) for container in spec.ephemeral_containers),
             previous.ephemeral_container_statuses,
         ),
-        restarting=context.given.restarting,
+        restarting=context.of_pod.restarting,
     )
 
 
@@ -143,9 +141,9 @@ def _status(
         )
     if role is ContainerRole.EPHEMERAL:
         return status
-    if role is ContainerRole.REGULAR and container.name in context.given.devices:
-        status = evolve(status, allocated_resources_status=context.given.devices[container.name])
-    verdict = context.given.probed.get(instances[0].id) if instances else None
+    if role is ContainerRole.REGULAR and container.name in context.of_pod.devices:
+        status = evolve(status, allocated_resources_status=context.of_pod.devices[container.name])
+    verdict = context.of_pod.probed.get(instances[0].id) if instances else None
     return _with_readiness(role, status, verdict or _first_verdict(container, status, before))
 
 
@@ -159,11 +157,11 @@ def _blank_status(
         image=shown_name(container.image),
         state=_waiting(Reason(reason=reason)),
         volume_mounts=tuple(
-            _mount_status(
+            mount_status(
                 mount.name,
                 mount.mount_path,
                 mount.read_only,
-                context.recursive_read_only and _asks_for_recursive_read_only(mount)
+                context.recursive_read_only and asks_for_recursive_read_only(mount)
                 if made is None
                 else path_in_container(mount) in made.recursively_read_only,
             )
@@ -206,7 +204,7 @@ def _starts_over(context: StatusContext) -> bool:
     kind = PodConditionType.ALL_CONTAINERS_RESTARTING
     return not _is_over(context) and any(
         condition.type == kind and condition.status == ConditionStatus.TRUE
-        for condition in context.given.previous.conditions
+        for condition in context.of_pod.previous.conditions
     )
 
 
@@ -234,10 +232,10 @@ def _observed_status(
         _blank_status(context, container, newest),
         image=newest.image or shown_name(container.image),
         image_id=newest.image_ref,
-        container_id=f"{context.given.node.runtime_name}://{newest.id}",
+        container_id=f"{context.of_pod.node.runtime_name}://{newest.id}",
         resources=_resources(context, container, newest),
         allocated_resources=container.resources.requests if container.resources else {},
-        user=_user(newest),
+        user=container_user(newest),
         stop_signal=newest.stop_signal,
     )
     status = evolve(status, restart_count=_restart_count(status, newest, before))
@@ -258,7 +256,8 @@ def _resources(
     allocated = container.resources or ResourceRequirements()
     if newest.state is not ObservedState.RUNNING:
         return allocated
-    return actual_resources(allocated, context.given.actuated.get(container.name), newest.resources)
+    actuated = context.of_pod.actuated.get(container.name)
+    return actual_resources(allocated, actuated, newest.resources)
 
 
 def _lost(status: ContainerStatus, before: ContainerStatus | None) -> ContainerStatus:
@@ -333,7 +332,7 @@ def _exited(context: StatusContext, container: ObservedContainer) -> ContainerSt
             message=_cut(container.message, POD_MESSAGES_LIMIT_BYTES // max(1, count)),
             started_at=_time(container.started_at),
             finished_at=_time(container.finished_at),
-            container_id=f"{context.given.node.runtime_name}://{container.id}",
+            container_id=f"{context.of_pod.node.runtime_name}://{container.id}",
         )
     )
 
@@ -354,7 +353,7 @@ def _waiting_with_reason(
     restarts = restarts_after(
         restart_terms(context.pod, container, role), state.terminated.exit_code
     )
-    is_replaced = container.name in context.given.restarting and not _is_over(context)
+    is_replaced = container.name in context.of_pod.restarting and not _is_over(context)
     if reason is None and is_replaced and not restarts:
         # The API lets no container back from an end that its policy makes final, so the end of
         # one that another takes the place of is told as its last state alone.
@@ -366,11 +365,11 @@ def _waiting_with_reason(
 
 def _reason_to_wait(context: StatusContext, container: Container) -> Reason | None:
     """Why the container waits, if it does; in a pod that is over none waits."""
-    return None if _is_over(context) else context.given.reasons.get(container.name)
+    return None if _is_over(context) else context.of_pod.reasons.get(container.name)
 
 
 def _is_over(context: StatusContext) -> bool:
-    return context.given.stopped or context.pod.metadata.deletion_timestamp is not None
+    return context.of_pod.stopped or context.pod.metadata.deletion_timestamp is not None
 
 
 def _with_readiness(
@@ -454,41 +453,6 @@ def _unknown_end(message: str, container_id: str) -> ContainerState:
 def _waiting(reason: Reason) -> ContainerState:
     return ContainerState(
         waiting=ContainerStateWaiting(reason=reason.reason, message=reason.message)
-    )
-
-
-@lru_cache(16_384)  # A pod may have thousands, and two statuses are compared each time.
-def _mount_status(
-    name: str, mount_path: str, read_only: bool, recursive: bool
-) -> VolumeMountStatus:
-    """The status of a volume's mount; only read-only mounts say whether those below are, too."""
-    mode = ""
-    if read_only:
-        modes = RecursiveReadOnlyMode
-        mode = modes.ENABLED.value if recursive else modes.DISABLED.value
-    return VolumeMountStatus(
-        name=name,
-        mount_path=mount_path,
-        read_only=read_only or None,
-        recursive_read_only=mode,
-    )
-
-
-def _asks_for_recursive_read_only(mount: VolumeMount) -> bool:
-    modes = (RecursiveReadOnlyMode.ENABLED, RecursiveReadOnlyMode.IF_POSSIBLE)
-    private = mount.mount_propagation in ("", MountPropagationMode.NONE)
-    return private and mount.recursive_read_only in modes
-
-
-def _user(container: ObservedContainer) -> ContainerUser | None:
-    if container.user is None:
-        return None
-    return ContainerUser(
-        linux=LinuxContainerUser(
-            uid=container.user.uid,
-            gid=container.user.gid,
-            supplemental_groups=container.user.supplemental_groups,
-        )
     )
 
 

@@ -45,41 +45,40 @@ class NodeIdentity:
 
 @frozen(kw_only=True)
 class PodStatusContext:
-    """The facts that `pod_status` needs.
-
-    `previous` is the status before this one, `now_ns` nanoseconds since the epoch. `reasons` say
-    why containers wait, by name; `restarting` are the names of those that are to run, whatever they
-    ended with. `failure` is why the pod failed if it was not for its containers. `stopped`: nothing
-    of the pod runs, nor ever will. `probed` is what probes say, by container id. `actuated` is what
-    containers have, by name, where not what they were allocated; `devices` is the health of theirs;
-    `resize` says how far the pod is
-    on the way to the resources that its source wants it to have.
-    """
+    """The facts that `pod_status` needs beside the pod and what the runtime shows of it."""
 
     previous: PodStatus
+    """The status before this one."""
     now_ns: int
+    """Nanoseconds since the epoch."""
     node: NodeIdentity
     reasons: Mapping[str, Reason] = field(factory=dict)
+    """Why containers wait, by name."""
     restarting: frozenset[str] = frozenset()
+    """The names of containers that are to run, whatever they ended with."""
     failure: Failure | None = None
+    """Why the pod failed if it was not for its containers."""
     stopped: bool = False
+    """Nothing of the pod runs, nor ever will."""
     probed: Mapping[str, ProbeVerdict] = field(factory=dict)
+    """What probes say, by container id."""
     actuated: Mapping[str, ResourceRequirements] = field(factory=dict)
+    """The resources that containers have, by name, where not those that they were allocated."""
     devices: Mapping[str, tuple[ResourceStatus, ...]] = field(factory=dict)
+    """The health of the devices of containers, by name."""
     resize: ResizeStatus = field(factory=ResizeStatus)
+    """How far the pod is on the way to the resources that its source wants it to have."""
 
 
 @frozen(kw_only=True)
 class StatusContext:
-    """The facts that are the same for all containers of a pod, `given` as for its status.
-
-    `recursive_read_only`: the pod's containers will get such mounts.
-    """
+    """The facts that are the same for the statuses of all containers of a pod."""
 
     pod: Pod
     observed: ObservedPod
-    given: PodStatusContext
+    of_pod: PodStatusContext
     recursive_read_only: bool
+    """The pod's containers will get such mounts."""
 
     @cached_property
     def any_regular_made(self) -> bool:

@@ -26,33 +26,38 @@ from trio_kubelet.runtime.node_facts import by_family
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.conditions import others_conditions, pod_conditions
 from trio_kubelet.status.container_statuses import container_statuses, without_open_ends
-from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext, StatusContext
+from trio_kubelet.status.context import (
+    Failure,
+    NodeIdentity,
+    PodStatusContext,
+    StatusContext,
+)
 from trio_kubelet.status.phase import phase_of_conditions, pod_phase
 
 
-def pod_status(pod: Pod, observed: ObservedPod, given: PodStatusContext) -> PodStatus:
+def pod_status(pod: Pod, observed: ObservedPod, context: PodStatusContext) -> PodStatus:
     """The status of a pod whose resources are those that it was allocated."""
-    given = evolve(given, previous=_final(pod, given.previous))
-    previous, failure, now_ns = given.previous, given.failure, given.now_ns
+    context = evolve(context, previous=_final(pod, context.previous))
+    previous, failure, now_ns = context.previous, context.failure, context.now_ns
     if (failure is not None and failure.rejected) or _was_rejected(pod, previous, observed):
         return _rejected_status(pod, observed, previous, failure, now_ns)
-    recursive = _runtime_handler(pod, observed) in given.node.recursive_read_only
+    recursive = _runtime_handler(pod, observed) in context.node.recursive_read_only
     seen = container_statuses(
-        StatusContext(pod=pod, observed=observed, given=given, recursive_read_only=recursive)
+        StatusContext(pod=pod, observed=observed, of_pod=context, recursive_read_only=recursive)
     )
-    statuses = without_open_ends(pod, seen) if given.stopped else seen
-    phase = pod_phase(pod, statuses, observed, given)
-    words_phase = phase_of_conditions(pod, seen, observed, given)
+    statuses = without_open_ends(pod, seen) if context.stopped else seen
+    phase = pod_phase(pod, statuses, observed, context)
+    words_phase = phase_of_conditions(pod, seen, observed, context)
     told = _reason_of_phase(phase, previous, failure)
-    host_ips = given.node.host_ips[:2]
-    pod_ips = _pod_ips(pod, observed, previous, given.node)
+    host_ips = context.node.host_ips[:2]
+    pod_ips = _pod_ips(pod, observed, previous, context.node)
     requests = pod_requests(pod)
     return evolve(
         pod.status,
         phase=phase.value,
         reason=told.reason,
         message=told.message,
-        conditions=pod_conditions(pod, seen, observed, phase=words_phase, given=given),
+        conditions=pod_conditions(pod, seen, observed, phase=words_phase, context=context),
         init_container_statuses=statuses.init,
         container_statuses=_by_name(statuses.regular),
         ephemeral_container_statuses=_by_name(statuses.ephemeral),

@@ -37,28 +37,28 @@ class ContainerProgress(StrEnum):
 
 
 def pod_phase(
-    pod: Pod, statuses: ContainerStatuses, observed: ObservedPod, given: PodStatusContext
+    pod: Pod, statuses: ContainerStatuses, observed: ObservedPod, context: PodStatusContext
 ) -> PodPhase:
-    """The phase that the statuses add up to; `given` as for the pod's status.
+    """The phase that the statuses add up to; `context` as for the pod's status.
 
     One that failed for a reason that is not its containers' (`failure`) is Failed whatever they do,
     as soon as it was seen that it has stopped: until then one that nobody knows of may run.
     """
-    previous, failed = given.previous.phase, given.failure is not None
+    previous, failed = context.previous.phase, context.failure is not None
     if previous in TERMINAL_PHASES:
         return PodPhase(previous)
     phase = PodPhase.FAILED if failed else _phase(pod, statuses, observed)
-    if given.stopped and not failed and not is_static(pod):
+    if context.stopped and not failed and not is_static(pod):
         # The phase of a static pod stays open: it comes back as soon as its manifest does.
         phase = _final_phase(statuses)
-    may_run = statuses.any_running or (failed and not given.stopped)
+    may_run = statuses.any_running or (failed and not context.stopped)
     if phase in TERMINAL_PHASES and may_run:
         return PodPhase(previous) if previous in list(PodPhase) else PodPhase.PENDING
     return phase
 
 
 def phase_of_conditions(
-    pod: Pod, statuses: ContainerStatuses, observed: ObservedPod, given: PodStatusContext
+    pod: Pod, statuses: ContainerStatuses, observed: ObservedPod, context: PodStatusContext
 ) -> PodPhase:
     """The phase in whose words conditions speak, which may be ahead of the one that is told.
 
@@ -67,12 +67,12 @@ def phase_of_conditions(
     which of them are not ready stays what there is to say. `statuses` are as the runtime shows
     them.
     """
-    if given.previous.phase in TERMINAL_PHASES:
-        return PodPhase(given.previous.phase)
-    if given.failure is not None:
+    if context.previous.phase in TERMINAL_PHASES:
+        return PodPhase(context.previous.phase)
+    if context.failure is not None:
         return PodPhase.FAILED
     phase = _phase(pod, statuses, observed)
-    if given.stopped and phase is PodPhase.RUNNING and not is_static(pod):
+    if context.stopped and phase is PodPhase.RUNNING and not is_static(pod):
         return _final_phase(statuses)
     return phase
 

@@ -81,10 +81,10 @@ class StatusReporter:
     ) -> PodStatus:
         """Make the status as of now. The arguments are as in `PodStatusContext`."""
         uid = pod.metadata.uid
-        given = self.allocations.allocated(pod)
+        allocated = self.allocations.allocated(pod)
         read_only = self.runtime_features().recursive_read_only
         return pod_status(
-            given,
+            allocated,
             observed,
             PodStatusContext(
                 previous=self.statuses.get(uid) or pod.status,

@@ -325,18 +325,18 @@ class SyncLoop:
             self._finish_end(pod)
             return
         others = [other for other in self._active() if other.metadata.uid != pod.metadata.uid]
-        given = self._allocations.allocated(pod)
-        result = self._admit(given, self._preemptions.staying(others))
+        allocated = self._allocations.allocated(pod)
+        result = self._admit(allocated, self._preemptions.staying(others))
         reason = WAITING_FOR_PREEMPTED_PODS
-        if isinstance(result, Rejection) and self._fits_after_ends(given, others):
+        if isinstance(result, Rejection) and self._fits_after_ends(allocated, others):
             result, reason = None, WAITING_FOR_ENDING_PODS
         if isinstance(result, Rejection):
             self._rejections.reject(stored, result)
             return
         if isinstance(result, Preemption):
             self._preempt(pod, result)
-        fits = self._preemptions.wait(given, others)
-        refusal = self._managers.reserve(given, self._is_gone) if fits is None else None
+        fits = self._preemptions.wait(allocated, others)
+        refusal = self._managers.reserve(allocated, self._is_gone) if fits is None else None
         if refusal is not None:
             self._rejections.reject(stored, rejection_of(refusal))
             return

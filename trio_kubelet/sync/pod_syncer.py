@@ -49,7 +49,7 @@ from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers
 from trio_kubelet.runtime.lifecycle.resize_progress import ResizeProgress
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure, StatusReporter
-from trio_kubelet.status.container_resources import resize_message
+from trio_kubelet.status.container_parts import resize_message
 from trio_kubelet.status.context import POD_REJECTED
 from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
 from trio_kubelet.tasks.clock import Clock

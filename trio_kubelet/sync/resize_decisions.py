@@ -21,7 +21,7 @@ from trio_kubelet.resources import pod_requests
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.resize_progress import INFEASIBLE, ResizeProgress
 from trio_kubelet.status import Statuses
-from trio_kubelet.status.container_resources import resize_message
+from trio_kubelet.status.container_parts import resize_message
 from trio_kubelet.sync.admission.resize_fit import (
     RESIZABLE,
     Amounts,

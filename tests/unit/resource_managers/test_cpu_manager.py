@@ -96,7 +96,7 @@ def assigned(
     draft = CpuDraft(pod, by, by.free(taken), has)
     for container in pod.spec.admitted_containers:
         draft.take(container, None)
-    return {name: cpu_list(cpus) for name, cpus in draft.given.items()}
+    return {name: cpu_list(cpus) for name, cpus in draft.chosen.items()}
 
 
 def test_containers_of_a_pod_have_different_cpus_and_none_that_is_reserved() -> None:

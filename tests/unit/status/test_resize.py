@@ -12,7 +12,7 @@ from trio_kubelet.k8s import (
     ResourceRequirements,
 )
 from trio_kubelet.runtime.lifecycle.resize_progress import ResizeCondition, ResizeStatus
-from trio_kubelet.status.container_resources import resize_message
+from trio_kubelet.status.container_parts import resize_message
 
 WHY = "Node didn't have enough resource: cpu, requested: 2000, used: 0, capacity: 1000"
 CPU = ResourceRequirements(requests={"cpu": Quantity("1")}, limits={"cpu": Quantity("2")})

@@ -37,9 +37,9 @@ _RESIZABLE = frozenset({"cpu", "memory"})
 def record_of(pod: Pod) -> Record:
     """Return the record of a pod that gets what its spec asks for."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    given = {each.name: _encoded(each) for each in containers}
+    resources = {each.name: _encoded(each) for each in containers}
     whole = pod.spec.resources
-    return {_CONTAINERS: given, _POD_LEVEL: encode(whole) if whole is not None else None}
+    return {_CONTAINERS: resources, _POD_LEVEL: encode(whole) if whole is not None else None}
 
 
 def record_of_status(pod: Pod) -> Record:
@@ -82,8 +82,8 @@ def with_record(pod: Pod, record: Record) -> Pod:
     spec = evolve(
         pod.spec,
         resources=whole,
-        init_containers=tuple(_given(each, containers) for each in pod.spec.init_containers),
-        containers=tuple(_given(each, containers) for each in pod.spec.containers),
+        init_containers=tuple(_as_recorded(each, containers) for each in pod.spec.init_containers),
+        containers=tuple(_as_recorded(each, containers) for each in pod.spec.containers),
     )
     return pod if spec == pod.spec else evolve(pod, spec=spec)
 
@@ -98,12 +98,12 @@ def with_containers_of(
     """
     known = record.get(_CONTAINERS) or {}
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    given = {each.name: _encoded(each) for each in containers if each.name in names}
+    new = {each.name: _encoded(each) for each in containers if each.name in names}
     if resource is not None:
-        given = {k: _with_resource(known.get(k) or {}, v, resource) for k, v in given.items()}
-    if all(known.get(name) == resources for name, resources in given.items()):
+        new = {k: _with_resource(known.get(k) or {}, v, resource) for k, v in new.items()}
+    if all(known.get(name) == resources for name, resources in new.items()):
         return record
-    return {**record, _CONTAINERS: {**known, **given}}
+    return {**record, _CONTAINERS: {**known, **new}}
 
 
 def recorded_resources(record: Record) -> Mapping[str, ResourceRequirements]:
@@ -111,7 +111,7 @@ def recorded_resources(record: Record) -> Mapping[str, ResourceRequirements]:
     containers = record.get(_CONTAINERS) or {}
     if not isinstance(containers, dict):
         raise ValueError(f"{_CONTAINERS} is no object")
-    return {name: _requirements(given) for name, given in containers.items()}
+    return {name: _requirements(value) for name, value in containers.items()}
 
 
 def parsed(text: str) -> Records:
@@ -200,12 +200,12 @@ def _encoded(container: Container) -> Mapping[str, Any]:
     return encode(container.resources) if container.resources else {}
 
 
-def _with_resource(before: Record, given: Record, resource: str) -> Record:
-    """The resources of `before`, with request and limit of one resource as in `given`."""
+def _with_resource(before: Record, after: Record, resource: str) -> Record:
+    """The resources of `before`, with request and limit of one resource as in `after`."""
     merged = dict(before)
     for kind in ("requests", "limits"):
         amounts = {k: v for k, v in (before.get(kind) or {}).items() if k != resource}
-        amounts |= {k: v for k, v in (given.get(kind) or {}).items() if k == resource}
+        amounts |= {k: v for k, v in (after.get(kind) or {}).items() if k == resource}
         merged.pop(kind, None)
         if amounts:
             merged[kind] = amounts
@@ -221,12 +221,13 @@ def _as_told(container: C, told: Mapping[str, ContainerStatus]) -> C:
     limits = {k: v for k, v in status.resources.limits.items() if k in _RESIZABLE}
     # A kubelet without InPlacePodVerticalScalingAllocatedStatus tells of no allocation.
     requests = dict(status.allocated_resources or status.resources.requests)
-    given = evolve(asked, requests=requests, limits={**others, **limits})
-    return container if given == asked else evolve(container, resources=given)
+    told_resources = evolve(asked, requests=requests, limits={**others, **limits})
+    is_same = told_resources == asked
+    return container if is_same else evolve(container, resources=told_resources)
 
 
-def _given(container: C, given: Mapping[str, ResourceRequirements]) -> C:
-    resources = given.get(container.name)
+def _as_recorded(container: C, recorded: Mapping[str, ResourceRequirements]) -> C:
+    resources = recorded.get(container.name)
     before = container.resources or ResourceRequirements()
     return container if resources in (None, before) else evolve(container, resources=resources)
 

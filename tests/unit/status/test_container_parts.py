@@ -5,7 +5,7 @@ import pytest
 from trio_kubelet.k8s import Quantity, ResourceRequirements
 from trio_kubelet.resources import milli_cpu_to_quota, milli_cpu_to_shares
 from trio_kubelet.runtime.observed import ObservedResources
-from trio_kubelet.status.container_resources import actual_resources
+from trio_kubelet.status.container_parts import actual_resources
 
 MI = 1 << 20
 

@@ -1,21 +1,30 @@
-"""The resources that a running container may really use, as its status shows it.
+"""What a container really has, as its status shows it: resources, mounts, user.
 
-The runtime tells of shares, quota and memory limit; of the rest the record of what the container
-was made with does. A value that says the same as the allocation keeps the allocation's notation.
+Of resources the runtime tells of shares, quota and memory limit; of the rest the record of what the
+container was made with does. A value that says the same as the allocation keeps the allocation's
+notation.
 """
+
+from functools import lru_cache
 
 from attrs import evolve
 
 from trio_kubelet.k8s import (
     Container,
+    ContainerUser,
+    LinuxContainerUser,
+    MountPropagationMode,
     Pod,
     Quantity,
+    RecursiveReadOnlyMode,
     ResourceRequirements,
+    VolumeMount,
+    VolumeMountStatus,
 )
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.json_text import go_json
 from trio_kubelet.resources.cgroup_config import MIN_SHARES
-from trio_kubelet.runtime.observed import ObservedResources
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedResources
 
 LEAST_CPU_LIMIT_MILLICORES = 10
 """The kernel has no smaller quota: what is allocated below it is shown as allocated."""
@@ -76,6 +85,41 @@ def _cpu_request(told: ObservedResources) -> Quantity | None:
 
 def _memory_limit(told: ObservedResources) -> Quantity | None:
     return Quantity.from_bytes(told.memory_limit_bytes) if told.memory_limit_bytes > 0 else None
+
+
+@lru_cache(16_384)  # A pod may have thousands, and two statuses are compared each time.
+def mount_status(name: str, mount_path: str, read_only: bool, recursive: bool) -> VolumeMountStatus:
+    """The status of a volume's mount; only read-only mounts say whether those below are, too."""
+    mode = ""
+    if read_only:
+        modes = RecursiveReadOnlyMode
+        mode = modes.ENABLED.value if recursive else modes.DISABLED.value
+    return VolumeMountStatus(
+        name=name,
+        mount_path=mount_path,
+        read_only=read_only or None,
+        recursive_read_only=mode,
+    )
+
+
+def asks_for_recursive_read_only(mount: VolumeMount) -> bool:
+    """True if the mounts below a read-only one are to be read-only, too (KEP-3857)."""
+    modes = (RecursiveReadOnlyMode.ENABLED, RecursiveReadOnlyMode.IF_POSSIBLE)
+    private = mount.mount_propagation in ("", MountPropagationMode.NONE)
+    return private and mount.recursive_read_only in modes
+
+
+def container_user(container: ObservedContainer) -> ContainerUser | None:
+    """The user and groups that a container runs as; None if the runtime does not tell."""
+    if container.user is None:
+        return None
+    return ContainerUser(
+        linux=LinuxContainerUser(
+            uid=container.user.uid,
+            gid=container.user.gid,
+            supplemental_groups=container.user.supplemental_groups,
+        )
+    )
 
 
 def resize_message(pod: Pod, what: str, why: str = "", generation: int | None = None) -> str:
