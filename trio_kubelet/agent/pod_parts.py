@@ -3,8 +3,7 @@
 Nothing here decides or acts on a pod; it only says which part is made of what.
 """
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -13,10 +12,10 @@ from attrs import field, frozen
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.agent.cluster import Cluster, Recall, Standalone
-from trio_kubelet.agent.live_settings import CREDENTIAL_PROVIDERS
+from trio_kubelet.agent.image_parts import make_image_manager
 from trio_kubelet.agent.node_cgroups import NodeCgroups, make_cgroups
 from trio_kubelet.agent.node_parts import NodeParts
-from trio_kubelet.agent.policies import PULL_FIELDS, crash_backoff, parallel_pulls
+from trio_kubelet.agent.policies import crash_backoff
 from trio_kubelet.devices.allocation import ContainerAllocation
 from trio_kubelet.dra import ClaimManager
 from trio_kubelet.k8s import Container, Pod, ResourceStatus
@@ -31,14 +30,6 @@ from trio_kubelet.runtime.config.resources import may_swap
 from trio_kubelet.runtime.garbage.collector import DeadContainerLimits, GarbageCollector
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.images.container_images import ContainerImageManager
-from trio_kubelet.runtime.images.credential_plugin import CredentialPlugin
-from trio_kubelet.runtime.images.credential_providers import (
-    ImageCredentialProvider,
-    ImageCredentialProviders,
-)
-from trio_kubelet.runtime.images.credentials import PodKeyrings, credential_files, read_keyring
-from trio_kubelet.runtime.images.manager import ImageManager
-from trio_kubelet.runtime.images.pull_rate import PullRate
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.container_workers import OpenProbes
@@ -372,7 +363,7 @@ class _Builder:
         return PodRuntime(
             inspector=parts.inspector,
             cache=parts.cache,
-            ensure_images=ContainerImageManager(self.images()).ensure,
+            ensure_images=ContainerImageManager(make_image_manager(parts, self.cluster)).ensure,
             sandboxes=SandboxCreator(
                 client=parts.client,
                 recorder=parts.recorder,
@@ -420,54 +411,6 @@ class _Builder:
             crash_backoff=lambda: crash_backoff(parts.settings),
         )
 
-    def images(self) -> ImageManager:
-        """The part that pulls images."""
-        parts, settings = self.parts, self.parts.settings
-        configuration = settings.configuration
-        slots = parallel_pulls(configuration)
-        limiter = FairLimiter(slots, slots)
-        parts.live.follow(PULL_FIELDS, partial(_use_slots, parts, limiter))
-        files = credential_files(settings.options.root_dir, os.environ.get("HOME", "/root"))
-        handler = self.cluster.runtime_handler
-        rate = PullRate(configuration.registry_pull_qps, configuration.registry_burst)
-        parts.live.follow(("registryBurst", "registryPullQPS"), partial(_use_pace, parts, rate))
-        return ImageManager(
-            client=parts.client,
-            recorder=parts.recorder,
-            journal=parts.journal,
-            clock=parts.clock,
-            limiter=limiter,
-            rate=rate,
-            read_keyring=partial(read_keyring, files),
-            pod_keyring=PodKeyrings(self.cluster.references.pull_secrets).keyring,
-            providers=self.credential_providers(),
-            access=parts.image_access,
-            runtime_handler=handler if settings.gates["RuntimeClassInImageCriApi"] else None,
-            on_lookup=parts.image_lookups,
-            on_pull=parts.image_pulls,
-        )
-
-    def credential_providers(self) -> ImageCredentialProviders:
-        """The programs that are asked for credentials of registries."""
-        providers = ImageCredentialProviders(self.providers_in_force())
-        self.parts.live.follow(
-            (CREDENTIAL_PROVIDERS,), lambda: providers.use(self.providers_in_force())
-        )
-        return providers
-
-    def providers_in_force(self) -> Sequence[ImageCredentialProvider]:
-        """Those that the settings in force name, which have been asked nothing yet."""
-        named = self.parts.settings.credential_providers
-        on_run = self.parts.credential_plugin_runs.call
-        return [
-            ImageCredentialProvider(
-                config=each,
-                plugin=CredentialPlugin(each, named.folder.absolute(), on_run),
-                references=self.cluster.references,
-            )
-            for each in named.providers
-        ]
-
     def garbage(self, remover: ContainerRemover) -> GarbageCollector:
         """The part that removes dead containers, sandboxes without a pod and old logs."""
         parts, options = self.parts, self.parts.settings.options
@@ -486,13 +429,3 @@ class _Builder:
             clock=parts.clock,
             recorder=parts.recorder,
         )
-
-
-def _use_slots(parts: NodeParts, limiter: FairLimiter) -> None:
-    slots = parallel_pulls(parts.settings.configuration)
-    limiter.set_slots(slots, slots)
-
-
-def _use_pace(parts: NodeParts, rate: PullRate) -> None:
-    configuration = parts.settings.configuration
-    rate.use(configuration.registry_pull_qps, configuration.registry_burst)

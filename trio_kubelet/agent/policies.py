@@ -37,6 +37,7 @@ IMAGE_FIELDS = (
     "imageMinimumGCAge",
 )
 PULL_FIELDS = ("maxParallelImagePulls", "serializeImagePulls")
+RATE_FIELDS = ("registryBurst", "registryPullQPS")
 ROTATION_FIELDS = ("containerLogMaxFiles", "containerLogMaxSize", "containerLogMonitorInterval")
 
 
@@ -49,7 +50,7 @@ class EvictionPolicy:
 
 
 def eviction_policy(configuration: KubeletConfiguration) -> EvictionPolicy:
-    """Of the fields EVICTION_FIELDS."""
+    """Return the policy that the fields EVICTION_FIELDS give."""
     return EvictionPolicy(
         thresholds=configured_thresholds(configuration),
         transition_seconds=configuration.eviction_pressure_transition_period.total_seconds(),
@@ -57,7 +58,7 @@ def eviction_policy(configuration: KubeletConfiguration) -> EvictionPolicy:
 
 
 def image_policy(settings: Settings) -> ImageCollectionPolicy:
-    """Of the fields IMAGE_FIELDS."""
+    """Return the policy that the fields IMAGE_FIELDS give."""
     configuration, may_be_old = settings.configuration, settings.gates["ImageMaximumGCAge"]
     return ImageCollectionPolicy(
         high_percent=configuration.image_gc_high_threshold_percent,
@@ -68,7 +69,7 @@ def image_policy(settings: Settings) -> ImageCollectionPolicy:
 
 
 def rotation_policy(configuration: KubeletConfiguration) -> RotationPolicy:
-    """Of the fields ROTATION_FIELDS."""
+    """Return the policy that the fields ROTATION_FIELDS give."""
     return RotationPolicy(
         max_bytes=Quantity(configuration.container_log_max_size).value,
         max_files=configuration.container_log_max_files,
@@ -77,14 +78,14 @@ def rotation_policy(configuration: KubeletConfiguration) -> RotationPolicy:
 
 
 def parallel_pulls(configuration: KubeletConfiguration) -> int:
-    """The number of images that are pulled at once, of the fields PULL_FIELDS."""
+    """Return the number of images that are pulled at once, by the fields PULL_FIELDS."""
     if configuration.serialize_image_pulls:
         return 1
     return configuration.max_parallel_image_pulls or sys.maxsize
 
 
 def crash_backoff(settings: Settings) -> BackoffPolicy:
-    """Of the field crashLoopBackOff.maxContainerRestartPeriod."""
+    """Return the back-off that crashLoopBackOff.maxContainerRestartPeriod gives."""
     longest = settings.configuration.crash_loop_back_off.max_container_restart_period
     return crash_loop_policy(
         longest.total_seconds() if longest is not None else None,
