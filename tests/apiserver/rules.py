@@ -22,6 +22,7 @@ from tests.apiserver.answers import (
     not_found,
 )
 from tests.apiserver.patches import json_merge, strategic_merge
+from tests.apiserver.selectors import Matches
 from tests.apiserver.storage import Data, Resource, Storage
 from trio_kubelet.k8s import PodStatus, Time, ValidationError
 from trio_kubelet.k8s.client import PatchType
@@ -143,6 +144,14 @@ class Rules:
         if "generation" in metadata and "deletionTimestamp" not in metadata:
             marked["generation"] = metadata["generation"] + 1
         return self._storage.put(resource, {**current, "metadata": marked})
+
+    def delete_selected(self, resource: Resource, namespace: str, matches: Matches) -> Data:
+        """Delete each object that is selected; returns the list of them."""
+        found = [data for data in self._storage.all(resource, namespace) if matches(data)]
+        for data in found:
+            metadata = data["metadata"]
+            self.delete(resource, metadata.get("namespace", ""), metadata["name"], {})
+        return {"kind": "List", "apiVersion": "v1", "metadata": {}, "items": found}
 
     def bind(self, namespace: str, name: str, node: str) -> Data:
         """Give a pod to a node, as the scheduler does."""

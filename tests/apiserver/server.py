@@ -204,6 +204,9 @@ class ApiServer:
     ) -> httpx.Response:
         body = orjson.loads(request.content) if request.content else {}
         namespace, name, subresource = received.namespace, received.name, received.subresource
+        if received.verb == "delete" and not name:
+            matches = _selector(request.url.params)
+            return _json(200, self._rules.delete_selected(resource, namespace, matches))
         if received.verb == "delete":
             return _json(200, self._rules.delete(resource, namespace, name, body))
         if received.verb == "create" and received.resource in (

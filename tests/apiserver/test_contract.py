@@ -421,6 +421,21 @@ async def test_lists_select_and_come_in_pages(api: Api) -> None:
     assert rest.resource_version == first.resource_version
 
 
+async def test_what_is_selected_is_deleted_together(api: Api) -> None:
+    for name in ("a", "b", "c"):
+        await make_config_map(api, name, labels={"app": name})
+    selected = api.selection(labels="app", fields="metadata.name!=a,metadata.name!=x")
+    assert await api.client.delete_selected(CONFIG_MAPS, selected) == 2
+    assert await api.client.delete_selected(CONFIG_MAPS, selected) == 0
+    left = await api.client.list(CONFIG_MAPS, api.selection(labels="app"))
+    assert [each.metadata.name for each in left.items] == ["a"]
+
+
+async def test_all_objects_are_not_deleted_together(api: Api) -> None:
+    with pytest.raises(ValueError, match="which of them are to be deleted"):
+        await api.client.delete_selected(CONFIG_MAPS, api.selection())
+
+
 async def test_pods_are_selected_by_their_node(api: Api) -> None:
     await make_pod(api)
     for node, found in (("n1", 1), ("n2", 0)):

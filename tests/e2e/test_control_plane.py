@@ -7,6 +7,7 @@ import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from cryptography import x509
@@ -24,6 +25,7 @@ NODES = "/api/v1/nodes"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 SECRETS = "/api/v1/namespaces/default/secrets"
 PODS = "/api/v1/namespaces/default/pods"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
 @pytest.fixture
@@ -127,6 +129,31 @@ def test_a_node_changes_nothing_of_another_node(
     with pytest.raises(RefusedError, match="403 Forbidden"):
         node.patch(f"{NODES}/a", {"metadata": {"labels": {"node-restriction.kubernetes.io/x": ""}}})
     control_plane.api.delete(f"{NODES}/b")
+
+
+def test_a_node_deletes_the_slices_of_its_own_drivers_alone(
+    control_plane: ControlPlane, node: ClusterApi
+) -> None:
+    for owner in ("a", "b"):
+        for driver in ("gone", "stays"):
+            name = f"{owner}-{driver}"
+            pool = {"name": "pool", "generation": 1, "resourceSliceCount": 1}
+            devices = [{"name": "device"}]
+            spec = {"driver": driver, "nodeName": owner, "pool": pool, "devices": devices}
+            control_plane.api.create(SLICES, {"metadata": {"name": name}, "spec": spec})
+    for fields in ("spec.nodeName=b,spec.driver=gone", "spec.driver=gone"):
+        with pytest.raises(RefusedError, match="403 Forbidden"):
+            node.delete(f"{SLICES}?{urlencode({'fieldSelector': fields})}")
+    left = []
+    for fields in ("spec.driver=gone", "spec.driver!=stays,spec.driver!=other", "spec.driver!=x"):
+        selector = urlencode({"fieldSelector": f"spec.nodeName=a,{fields}"})
+        node.delete(f"{SLICES}?{selector}")
+        found = control_plane.api.get(SLICES)["items"]
+        left.append(sorted(each["metadata"]["name"] for each in found))
+    others = ["b-gone", "b-stays"]
+    assert left == [["a-stays", *others], ["a-stays", *others], others]
+    for name in others:
+        control_plane.api.delete(f"{SLICES}/{name}")
 
 
 def test_a_request_with_the_bootstrap_token_is_approved_and_signed(

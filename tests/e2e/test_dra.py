@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from lab.cluster_api import Json, RefusedError
+from lab.cluster_api import AwayError, Json, RefusedError
 from lab.dra_driver import NAME, LabDRADriver
 from lab.go_kubelet import GoKubelet
 from lab.orphans import marked
@@ -30,6 +31,7 @@ GROUP = "/apis/resource.k8s.io/v1"
 DEVICES = 4
 PREPARE, UNPREPARE = "NodePrepareResources", "NodeUnprepareResources"
 CHECKPOINT = "dra_manager_state"
+PUBLISHED_EVERY_SECONDS = 1.0
 
 
 @pytest.fixture
@@ -40,15 +42,38 @@ def devices(local_cluster: LocalCluster) -> Iterator[None]:
     api.create(
         f"{GROUP}/deviceclasses", {"metadata": {"name": NAME}, "spec": {"selectors": [selector]}}
     )
-    put_slice(local_cluster)
-    yield
+    with published(local_cluster):
+        yield
     with suppress(RefusedError):
         api.delete(f"{GROUP}/resourceslices/lab-slice")
     api.delete(f"{GROUP}/deviceclasses/{NAME}")
 
 
+@contextmanager
+def published(cluster: LocalCluster) -> Iterator[None]:
+    """Have the devices known, though kubelets remove those of a driver that has gone.
+
+    A driver that runs publishes them again; here they stay without one, so that pods get them.
+    """
+    put_slice(cluster)
+    is_over = threading.Event()
+
+    def publish() -> None:
+        while not is_over.wait(PUBLISHED_EVERY_SECONDS):
+            with suppress(AwayError):
+                put_slice(cluster)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def put_slice(cluster: LocalCluster) -> None:
-    """Publish the devices if they are not; the Go kubelet removes slices at its start."""
+    """Publish the devices if they are not."""
     spec = {
         "driver": NAME,
         "nodeName": cluster.node,
@@ -262,7 +287,6 @@ def test_a_node_with_prepared_claims_changes_hands_both_ways(
         ours = given(local_cluster, uids[:2])
         local_cluster.hand_over(go_kubelet)
         wait_registered(said, 2)
-        put_slice(local_cluster)
         namespace.run("three", user(), **of_claim("three"))
         assert recorded(local_cluster).keys() == set(uids)
         assert given(local_cluster, uids[:2]) == ours

@@ -18,6 +18,7 @@ import trio
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.agent.policies import EVICTION_FIELDS
 from trio_kubelet.csi import DriverSettings, NoDriverSettings, VolumeLimits
+from trio_kubelet.dra import ResourceSliceRemoval
 from trio_kubelet.k8s import NODES, Node, Pod, PodStatus
 from trio_kubelet.k8s.client import ApiClients, ApiError
 from trio_kubelet.node.csi_node import CSINodeInfo
@@ -156,6 +157,7 @@ class Cluster:
             parts.devices.plugins.on_change,
         ):
             changed.add(self.reporter.wake)
+        self._slice_removal = ResourceSliceRemoval(parts.dra_drivers, parts.node_name, clients.main)
         self._lease = NodeLease(
             api=clients.heartbeat,
             view=self.view,
@@ -190,6 +192,7 @@ class Cluster:
             nursery.start_soon(self.volume_limits.run)
             nursery.start_soon(self._report)
             nursery.start_soon(self._lease.run)
+            nursery.start_soon(self._slice_removal.run)
             nursery.start_soon(
                 CSINodeInfo(self._parts.csi_drivers, self.view, self.clients.main).run
             )

@@ -4,7 +4,7 @@ Of several sockets of one driver (an upgrade that lets old and new run side by s
 registered last serves; when it goes, the one before it does.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import trio
@@ -30,6 +30,10 @@ class DRADrivers:
         """Return the driver of a name that is registered now."""
         entries = self._registered.get(name)
         return entries[-1] if entries else None
+
+    def names(self) -> Collection[str]:
+        """The names of the drivers that are registered now."""
+        return self._registered.keys()
 
     @asynccontextmanager
     async def handle(self, plugin: Plugin) -> AsyncIterator[None]:

@@ -103,6 +103,7 @@ from trio_kubelet.k8s.kinds import (
     PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     RUNTIME_CLASSES,
     SECRETS,
     SERVICE_ACCOUNTS,
@@ -237,6 +238,8 @@ from trio_kubelet.k8s.resource_claims import (
     AllocatedDevices,
     ClaimAllocation,
     ClaimConsumer,
+    ResourceSlice,
+    ResourceSliceSpec,
 )
 from trio_kubelet.k8s.resources import (
     HUGEPAGES_PREFIX,
@@ -391,6 +394,7 @@ __all__ = [
     "RESIZE_OF_INIT_CONTAINERS",
     "RESIZE_OF_PODS",
     "RESOURCE_CLAIMS",
+    "RESOURCE_SLICES",
     "RESTART_ALL_CONTAINERS",
     "RUNTIME_CLASSES",
     "SECRETS",
@@ -613,6 +617,8 @@ __all__ = [
     "ResourceName",
     "ResourceRequirements",
     "ResourceResizeRestartPolicy",
+    "ResourceSlice",
+    "ResourceSliceSpec",
     "ResourceStatus",
     "RuntimeClass",
     "SELinuxOptions",

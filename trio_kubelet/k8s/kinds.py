@@ -16,7 +16,7 @@ from trio_kubelet.k8s.lease import Lease
 from trio_kubelet.k8s.node import Node
 from trio_kubelet.k8s.persistent_volumes import PersistentVolume
 from trio_kubelet.k8s.pod import Pod
-from trio_kubelet.k8s.resource_claims import AllocatedClaim
+from trio_kubelet.k8s.resource_claims import AllocatedClaim, ResourceSlice
 from trio_kubelet.k8s.reviews import SubjectAccessReview, TokenReview
 from trio_kubelet.k8s.runtime_class import RuntimeClass
 from trio_kubelet.k8s.service import Service, lighten_service
@@ -102,6 +102,13 @@ VOLUME_ATTACHMENTS = Kind(
 RESOURCE_CLAIMS = Kind(
     group="resource.k8s.io", resource="resourceclaims", kind="ResourceClaim", type=AllocatedClaim
 )
+RESOURCE_SLICES = Kind(
+    group="resource.k8s.io",
+    resource="resourceslices",
+    kind="ResourceSlice",
+    type=ResourceSlice,
+    namespaced=False,
+)
 CERTIFICATE_SIGNING_REQUESTS = Kind(
     group="certificates.k8s.io",
     resource="certificatesigningrequests",
@@ -148,6 +155,7 @@ KINDS: tuple[Kind[Any], ...] = (
     CSI_NODES,
     VOLUME_ATTACHMENTS,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     CERTIFICATE_SIGNING_REQUESTS,
     CLUSTER_TRUST_BUNDLES,
     TOKEN_REVIEWS,

@@ -1,7 +1,7 @@
-"""ResourceClaims: devices that the scheduler allocated, of any driver, as far as a node reads them.
+"""ResourceClaims and ResourceSlices: devices that pods were given, and that drivers have.
 
-The API calls the object ResourceClaim, as it does the reference of a container to one
-(`trio_kubelet.k8s.resources`).
+No more of them is here than a node reads. The API calls the one object ResourceClaim, as it does
+the reference of a container to one (`trio_kubelet.k8s.resources`).
 """
 
 from attrs import field, frozen
@@ -56,3 +56,21 @@ class AllocatedClaim(ApiType):
     kind: str = ""
     metadata: ObjectMeta = field(factory=ObjectMeta)
     status: AllocatedClaimStatus = field(factory=AllocatedClaimStatus)
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class ResourceSliceSpec(ApiType):
+    """Whose devices a slice has: of which driver, and of which node if of one alone."""
+
+    driver: Mandatory[str] = ""
+    node_name: str = ""
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class ResourceSlice(ApiType):
+    """Devices of a driver, which the scheduler allocates."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = field(factory=ObjectMeta)
+    spec: ResourceSliceSpec = field(factory=ResourceSliceSpec)

@@ -54,14 +54,14 @@ RENAMED = {
 NOT_OF_THE_TABLE = {
     "PartialObjectMetadata",
     *("AllocatedClaim", "AllocatedClaimStatus", "AllocatedDevice", "AllocatedDevices"),
-    *("ClaimAllocation", "ClaimConsumer"),
+    *("ClaimAllocation", "ClaimConsumer", "ResourceSlice", "ResourceSliceSpec"),
 }
-"""Classes for what the API server sends of objects of any type, and of ResourceClaims."""
+"""Classes for what the API server sends of objects of any type, and of devices."""
 
 WHOLE_GROUPS_LEFT_OUT = {
     "events.v1": "the agent writes events of the core API, as kubelets do",
     "policy.v1": "evictions come through the API server, which serves them",
-    "resource.v1": "of a claim a node reads little, which has classes of its own",
+    "resource.v1": "of claims and slices a node reads little, which has classes of its own",
 }
 
 LEFT_OUT = {

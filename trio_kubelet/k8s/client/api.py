@@ -246,6 +246,10 @@ class Api(Protocol):
         """Delete an object, if it is still of this UID and version, where they are given."""
         ...
 
+    async def delete_selected(self, kind: Kind[T], selection: Selection) -> int:
+        """Delete all objects that selectors leave; returns how many. Raises ValueError for all."""
+        ...
+
     async def version(self) -> str:
         """Return the server's `gitVersion`, such as v1.36.3."""
         ...

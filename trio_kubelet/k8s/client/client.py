@@ -292,6 +292,20 @@ class ApiClient:
         body = dumps(encode(options))
         await self._ask(_Request("DELETE", kind.path(namespace, name), body))
 
+    async def delete_selected(self, kind: Kind[T], selection: Selection) -> int:
+        """Delete all objects that selectors leave; returns how many. Raises ValueError for all."""
+        if not (selection.fields or selection.labels):
+            raise ValueError(f"{kind.resource}: which of them are to be deleted?")
+        query = {"fieldSelector": selection.fields, "labelSelector": selection.labels}
+        request = _Request("DELETE", _target(kind.path(selection.namespace), query))
+        answer = await self._ask(request)
+
+        def count() -> int:
+            items = read_json(answer, request.description).get("items")
+            return len(items) if isinstance(items, list) else 0
+
+        return await self._read(answer, count)
+
     async def _read(self, body: bytes, read: Callable[[], R]) -> R:
         """Read an answer or a frame, in a thread where it is large; raises what `read` raises."""
         if len(body) <= LARGE_BYTES:
