@@ -16,6 +16,7 @@ from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.volumes.persistent import claim, claiming_pod, persistent
 from trio_kubelet.k8s import PodSecurityContext
 from trio_kubelet.k8s.kinds import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from trio_kubelet.kernel.loop_devices import loop_devices_on, release_loop_device
 from trio_kubelet.kernel.mountinfo import MountPoint, mount_points, mounts_at_or_below
 from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.mount import MS_BIND, bind_with_options, mount, unmount
@@ -193,7 +194,7 @@ async def test_an_agent_killed_while_it_mounts_and_removes_leaves_the_data(
 async def test_a_device_is_mapped_and_let_go(
     cluster: Cluster, disk: Path, folders: PodFolders, volumes: Volumes
 ) -> None:
-    with loop_device(disk.parent) as device:
+    with loop_device(disk.parent / "image") as device:
         made = cluster.server.create(PERSISTENT_VOLUME_CLAIMS, claim())
         found = persistent(local=device, mode="Block", bound_to=made.metadata.uid)
         cluster.server.create(PERSISTENT_VOLUMES, found)
@@ -215,6 +216,27 @@ async def test_a_device_is_mapped_and_let_go(
         assert Path(device).is_block_device()
 
 
+async def test_a_device_is_let_go_that_a_go_kubelet_has_put_a_loop_device_on(
+    cluster: Cluster, disk: Path, folders: PodFolders, volumes: Volumes
+) -> None:
+    with loop_device(disk.parent / "image") as device:
+        made = cluster.server.create(PERSISTENT_VOLUME_CLAIMS, claim())
+        found = persistent(local=device, mode="Block", bound_to=made.metadata.uid)
+        cluster.server.create(PERSISTENT_VOLUMES, found)
+        await volumes.prepare(claiming_pod("u1", as_device=True))
+        (bound,) = (each.path for each in mounts_of(folders))
+        put_loop_device_on(bound)
+        try:
+            assert len(loop_devices_on(bound)) == 1
+            await open_volumes(folders, cluster).remove_pod("u1")
+            assert mounts_of(folders) == ()
+            assert loop_devices_on(bound) == ()
+        finally:
+            for each in loop_devices_on(bound):
+                release_loop_device(each)
+        assert loop_devices_on(disk.parent / "image") == (Path(device),)
+
+
 async def test_a_folder_is_no_device(cluster: Cluster, disk: Path, volumes: Volumes) -> None:
     made = cluster.server.create(PERSISTENT_VOLUME_CLAIMS, claim())
     found = persistent(local=str(disk), mode="Block", bound_to=made.metadata.uid)
@@ -226,16 +248,19 @@ async def test_a_folder_is_no_device(cluster: Cluster, disk: Path, volumes: Volu
 
 
 @contextmanager
-def loop_device(folder: Path) -> Iterator[str]:
+def loop_device(image: Path) -> Iterator[str]:
     """A block device of a megabyte."""
-    image = folder / "image"
     image.write_bytes(bytes(1 << 20))
-    words = ["losetup", "--find", "--show", str(image)]
-    device = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    device = put_loop_device_on(image)
     try:
         yield device
     finally:
         subprocess.run(["losetup", "--detach", device], check=True)
+
+
+def put_loop_device_on(file: Path) -> str:
+    words = ["losetup", "--find", "--show", str(file)]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_binding_twice_makes_one_mount(disk: Path, folders: PodFolders) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from attrs import frozen
 
 from trio_kubelet.k8s import LocalVolumeSource, Pod
+from trio_kubelet.kernel.loop_devices import loop_devices_on, release_loop_device
 from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -108,7 +109,12 @@ def unmap_devices(folders: PodFolders, uid: str) -> None:
 
 
 def unbind_device(bound: Path) -> None:
-    """Undo `bind_device`, if it was done. Blocks; raises OSError, VolumeBusy."""
+    """Undo `bind_device`, if it was done. Blocks; raises OSError, VolumeBusy.
+
+    A Go kubelet that had the node has put a loop device on it, which would keep it busy.
+    """
+    for each in loop_devices_on(bound.parent.resolve() / bound.name):
+        release_loop_device(each)
     try:
         unmount(bound)
     except OSError as error:
