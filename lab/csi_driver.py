@@ -22,10 +22,10 @@ import betterproto
 import trio
 from attrs import define, field, frozen
 
+from trio_kubelet.kernel.mountinfo import is_mounted
 from trio_kubelet.rpc import Code, RpcError, open_rpc_loop, serve
 from trio_kubelet.rpc.stubs import pluginregistration as registration
 from trio_kubelet.rpc.stubs.csi import v1 as csi
-from trio_kubelet.volumes.csi_records import is_mounted
 from trio_kubelet.volumes.mount import MS_BIND, mount, unmount
 
 M = TypeVar("M", bound=betterproto.Message)

@@ -9,7 +9,7 @@ from lab.agent import LabAgent, is_running, pod_manifest
 from lab.containerd import Containerd
 from lab.images import BUSYBOX
 from lab.processes import wait_until
-from trio_kubelet.volumes.csi_records import is_mounted
+from trio_kubelet.kernel.mountinfo import is_mounted
 
 DRIVER = """#!/bin/sh
 echo "$1 $2" >>{folder}/calls

@@ -70,6 +70,15 @@ def mounts_at_or_below(folder: Path, mounts: Iterable[MountPoint]) -> tuple[Moun
     return tuple(reversed(inside))
 
 
+def is_mounted(path: Path) -> bool:
+    """True if something is mounted on a path. Raises OSError.
+
+    Only the folders above it may be symlinks. Blocks.
+    """
+    real = path.parent.resolve() / path.name
+    return any(each.path == real for each in mount_points(real))
+
+
 def mount_of(folder: Path, mounts: Iterable[MountPoint]) -> MountPoint | None:
     """Return the mount that a folder is on; its path must be free of symlinks."""
     newest_first = reversed(tuple(mounts))

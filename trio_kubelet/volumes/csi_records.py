@@ -1,15 +1,13 @@
-"""Records on the disk of CSI drivers' volumes: the Go kubelet's, and marks of doubt.
+"""Records on the disk of CSI drivers' volumes, in the Go kubelet's form.
 
 `vol_data.json` says which driver has a volume and what it calls it, in the Go kubelet's form and
 place, so that either takes over what the other has begun. There is one in the folder of each volume
 of a pod, and one beside the place where a volume is staged for all its pods. It cannot say whether
-the last call was answered; for that there is a mark, made before a call and removed after its
-success, in a folder of the agent's own, where the Go kubelet does not stumble over it. Everything
-blocks.
+the last call was answered; for that there are marks (`doubt_marks.py`). Everything blocks.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from attrs import frozen
 
 from trio_kubelet.csi.driver import is_driver_name
 from trio_kubelet.kernel.mountinfo import mount_points
-from trio_kubelet.kernel.whole_files import remove_whole, sync_folder, write_whole
+from trio_kubelet.kernel.whole_files import remove_whole, write_whole
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, plugin_folder
 
 log = structlog.get_logger("volumes")
@@ -273,12 +271,6 @@ def _remove_folders(*folders: Path) -> None:
             folder.rmdir()
 
 
-def is_mounted(target: Path) -> bool:
-    """True if something is mounted on a path. Raises OSError."""
-    real = target.parent.resolve() / target.name
-    return any(each.path == real for each in mount_points(real))
-
-
 def mounts_of_staged(place: StagePlace) -> tuple[Path, ...]:
     """Return where else a file system is mounted, or a part of it, that is staged at a place.
 
@@ -299,37 +291,3 @@ def mounts_of_staged(place: StagePlace) -> tuple[Path, ...]:
             each.device == device and Path(each.root).is_relative_to(root) for device, root in own
         )
     )
-
-
-@frozen
-class DoubtMarks:
-    """Marks of volumes about which a driver was asked and has not answered well.
-
-    `folder` is the agent's own; a mark is a file named by two parts: a pod and a volume, or a
-    driver and a volume's digest.
-    """
-
-    folder: Path
-
-    def make(self, owner: str, volume: str) -> None:
-        """Mark a volume, so that it outlives a power failure. Raises OSError."""
-        write_whole(self._path(owner, volume), b"", folder_mode=FOLDER_MODE, durable=True)
-
-    def remove(self, owner: str, volume: str) -> None:
-        """Remove a mark; one that is not there is fine. Raises OSError."""
-        if remove_whole(self._path(owner, volume)):
-            sync_folder(self.folder)
-
-    def keep(self, marked: Iterable[tuple[str, str]]) -> None:
-        """Remove the marks of all others. Raises OSError."""
-        kept = {self._path(owner, volume) for owner, volume in marked}
-        for path in self.folder.glob("*"):
-            if path not in kept:
-                path.unlink()
-
-    def is_made(self, owner: str, volume: str) -> bool:
-        """True if the volume is marked."""
-        return self._path(owner, volume).exists()
-
-    def _path(self, owner: str, volume: str) -> Path:
-        return self.folder / f"{owner}~{volume}"

@@ -1,10 +1,11 @@
 """Volumes of CSI drivers in pods: those that a driver makes for one pod, and persistent ones.
 
 Before the driver is asked for anything, the volume's record and a mark are on the disk
-(`csi_records.py`); the mark goes when the driver has answered that it is done. So an agent that is
-started anew knows which volumes are published, which it has to ask for again, and which it has to
-give back. The driver takes its mount away itself, before the node removes what is left. A driver
-that is not registered is waited for: a volume of it is neither given up nor torn off.
+(`csi_records.py`, `doubt_marks.py`); the mark goes when the driver has answered that it is done. So
+an agent that is started anew knows which volumes are published, which it has to ask for again, and
+which it has to give back. The driver takes its mount away itself, before the node removes what is
+left. A driver that is not registered is waited for: a volume of it is neither given up nor torn
+off.
 
 A persistent volume is staged for all its pods first (`staged_volumes.py`). The rows of
 `state_machines/volume.py` say which call may follow which.
@@ -20,6 +21,7 @@ from attrs import define, evolve, field, frozen
 from state_machines.volume import VOLUME, VolumeEvent, VolumeState
 from trio_kubelet.csi import DriverClient, Publication, UnknownSettingsError, VolumeOfPod
 from trio_kubelet.k8s import CSIDriverSpec, Pod
+from trio_kubelet.kernel.mountinfo import is_mounted
 from trio_kubelet.references import ObjectError
 from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.tasks.fair_limiter import Share
@@ -32,12 +34,10 @@ from trio_kubelet.volumes.csi_records import (
     PLUGIN,
     TARGET,
     DeviceFolders,
-    DoubtMarks,
     RecordError,
     VolumeKey,
     VolumeRecord,
     device_names,
-    is_mounted,
     read_record,
     remove_record,
     stage_place,
@@ -54,6 +54,7 @@ from trio_kubelet.volumes.csi_requests import (
     volume_key,
 )
 from trio_kubelet.volumes.devices import bind_device, link_device, tell_mapped, unbind_device
+from trio_kubelet.volumes.doubt_marks import CSI_MARKS, DoubtMarks
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders, plugin_folder
 from trio_kubelet.volumes.ownership import VolumeOwnership
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeBusy, VolumeError, VolumeThreads
@@ -61,9 +62,6 @@ from trio_kubelet.volumes.resolved import ResolvedVolume, claim_name
 from trio_kubelet.volumes.staged_volumes import StagedVolumes
 
 log = structlog.get_logger("volumes")
-
-MARKS = "csi_calls"
-"""The folder of marks, below the root folder."""
 
 
 @frozen
@@ -255,7 +253,7 @@ class CSIVolumes:
 
     @property
     def _marks(self) -> DoubtMarks:
-        return DoubtMarks(self._folders.root / MARKS)
+        return DoubtMarks(self._folders.root / CSI_MARKS)
 
     def _hurry(self) -> None:
         """Drivers have come or gone: the pods that wait for one try again."""

@@ -23,11 +23,12 @@ from attrs import define, field, frozen
 
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import FlexPersistentVolumeSource, FlexVolumeSource, Pod, Secret
+from trio_kubelet.kernel.mountinfo import is_mounted
 from trio_kubelet.references import NoReferences, ObjectError, References
 from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
 from trio_kubelet.tasks.programs import run_program
 from trio_kubelet.volumes.back_offs import BackOffs
-from trio_kubelet.volumes.csi_records import DoubtMarks, is_mounted
+from trio_kubelet.volumes.doubt_marks import DoubtMarks
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders, plugin_folder
 from trio_kubelet.volumes.ownership import VolumeOwnership
 from trio_kubelet.volumes.payload import fs_group

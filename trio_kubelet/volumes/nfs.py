@@ -15,10 +15,10 @@ from pathlib import Path
 from attrs import define, field
 
 from trio_kubelet.k8s import NFSVolumeSource, Pod
+from trio_kubelet.kernel.mountinfo import is_mounted
 from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
 from trio_kubelet.tasks.programs import run_program
 from trio_kubelet.volumes.back_offs import BackOffs
-from trio_kubelet.volumes.csi_records import is_mounted
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError, VolumeThreads
 from trio_kubelet.volumes.resolved import ResolvedVolume

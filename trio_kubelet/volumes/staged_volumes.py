@@ -5,9 +5,10 @@ the volume, has the driver stage it when a pod needs it, and has that undone aft
 pod counts as a user from before the volume is staged until it was unpublished for it. It does not
 wait for the end: a volume goes on being in use, for the controller, too, until it is unstaged.
 
-Record and mark (`csi_records.py`) are on the disk before the driver is asked. An agent that is
-started anew finds there which volumes are staged, which may be, and which pods use them. What no
-pod uses is unstaged then. As long as the file system is mounted anywhere else, it is not.
+Record and mark (`csi_records.py`, `doubt_marks.py`) are on the disk before the driver is asked. An
+agent that is started anew finds there which volumes are staged, which may be, and which pods use
+them. What no pod uses is unstaged then. As long as the file system is mounted anywhere else, it is
+not.
 
 A volume that some pods have as a folder and others as a device is staged for each in a place of its
 own, by a task of its own; for the controller it is one.
@@ -24,6 +25,7 @@ from attrs import define, field, frozen
 from state_machines.volume import STAGE, StageEvent, StageState
 from trio_kubelet.csi import DriverClient
 from trio_kubelet.k8s import Node, Pod
+from trio_kubelet.kernel.mountinfo import is_mounted
 from trio_kubelet.references import NoReferences, ObjectError, References
 from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.tasks.callbacks import Callbacks
@@ -34,9 +36,7 @@ from trio_kubelet.telemetry.journal import Walk
 from trio_kubelet.volumes.back_offs import RETRY
 from trio_kubelet.volumes.csi_expansion import VolumeExpansions
 from trio_kubelet.volumes.csi_records import (
-    DoubtMarks,
     StagePlace,
-    is_mounted,
     mounts_of_staged,
     recorded_stages,
     recorded_users,
@@ -53,6 +53,7 @@ from trio_kubelet.volumes.csi_requests import (
     NoDriverError,
     volume_key,
 )
+from trio_kubelet.volumes.doubt_marks import CSI_STAGE_MARKS, DoubtMarks
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders
 from trio_kubelet.volumes.plugin import MAX_THREADS, VolumeBackOff, VolumeError
 from trio_kubelet.volumes.resolved import (
@@ -270,7 +271,7 @@ class StagedVolumes:
 
     @property
     def _marks(self) -> DoubtMarks:
-        return DoubtMarks(self._folders.root / "csi_calls" / "staged")
+        return DoubtMarks(self._folders.root / CSI_STAGE_MARKS)
 
     def _left(self) -> tuple[dict[StagePlace, StageState], tuple[tuple[str, StagePlace], ...]]:
         """Read off the disk which volumes there are, and who uses which. Blocks; raises OSError."""

@@ -45,7 +45,8 @@ from trio_kubelet.references import References
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.telemetry import EventRecorder, Journal
 from trio_kubelet.telemetry.events import RecordedEvent
-from trio_kubelet.volumes import CSIParts, PodFolders, StagedVolumes, csi_volume, local_volumes
+from trio_kubelet.volumes import CSIParts, PodFolders, StagedVolumes, local_volumes
+from trio_kubelet.volumes.doubt_marks import CSI_MARKS
 from trio_kubelet.volumes.volumes import Volumes
 
 EPHEMERAL = CSIDriverSpec(volume_lifecycle_modes=("Ephemeral",))
@@ -93,7 +94,7 @@ class Scene:
         return str(self.folder / "mount")
 
     def marks(self) -> list[str]:
-        folder = self.root / csi_volume.MARKS
+        folder = self.root / CSI_MARKS
         return [each.name for each in folder.iterdir()] if folder.exists() else []
 
     def agent(self) -> Volumes:

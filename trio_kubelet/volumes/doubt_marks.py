@@ -1,0 +1,52 @@
+"""Marks of volumes about which a driver was asked, and of which nobody knows whether it was done.
+
+A mark is made before a call and removed after its success. It is in a folder of the agent's own,
+where the Go kubelet does not stumble over it. An agent that was killed in between finds it, and has
+the driver asked again.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from attrs import frozen
+
+from trio_kubelet.kernel.whole_files import remove_whole, sync_folder, write_whole
+from trio_kubelet.volumes.folders import FOLDER_MODE
+
+CSI_MARKS = "csi_calls"
+"""The folder of marks of CSI volumes below the root folder: by pod and volume."""
+CSI_STAGE_MARKS = f"{CSI_MARKS}/staged"
+"""That of volumes which are staged: by driver and the volume's digest."""
+
+
+@frozen
+class DoubtMarks:
+    """The marks in a folder, which is the agent's own. The methods block.
+
+    A mark is a file named by two parts: a pod and a volume, or a driver and a volume's digest.
+    """
+
+    folder: Path
+
+    def make(self, owner: str, volume: str) -> None:
+        """Mark a volume, so that it outlives a power failure. Raises OSError."""
+        write_whole(self._path(owner, volume), b"", folder_mode=FOLDER_MODE, durable=True)
+
+    def remove(self, owner: str, volume: str) -> None:
+        """Remove a mark; one that is not there is fine. Raises OSError."""
+        if remove_whole(self._path(owner, volume)):
+            sync_folder(self.folder)
+
+    def keep(self, marked: Iterable[tuple[str, str]]) -> None:
+        """Remove the marks of all others. Raises OSError."""
+        kept = {self._path(owner, volume) for owner, volume in marked}
+        for path in self.folder.glob("*"):
+            if path not in kept:
+                path.unlink()
+
+    def is_made(self, owner: str, volume: str) -> bool:
+        """True if the volume is marked."""
+        return self._path(owner, volume).exists()
+
+    def _path(self, owner: str, volume: str) -> Path:
+        return self.folder / f"{owner}~{volume}"
