@@ -25,7 +25,7 @@ from trio_kubelet.kernel.mountinfo import is_mounted
 from trio_kubelet.references import ObjectError
 from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.tasks.fair_limiter import Share
-from trio_kubelet.telemetry.journal import Transition
+from trio_kubelet.telemetry.journal import Walk
 from trio_kubelet.volumes.back_offs import BackOffs, Key
 from trio_kubelet.volumes.csi_expansion import VolumeExpansions, VolumeInUse
 from trio_kubelet.volumes.csi_records import (
@@ -149,7 +149,7 @@ class CSIVolumes:
     _expansions: VolumeExpansions = field(init=False)
     _republications: Republications = field(init=False)
     _ownership: VolumeOwnership = field(init=False)
-    _states: dict[Key, VolumeState] = field(init=False, factory=dict)
+    _walks: dict[Key, Walk[VolumeState, VolumeEvent, None]] = field(init=False, factory=dict)
     _back_offs: BackOffs = field(init=False, factory=BackOffs)
 
     name = PLUGIN
@@ -239,7 +239,7 @@ class CSIVolumes:
         """Remove record and mark of a volume that was given back; raises OSError."""
         await threads.run_sync(partial(remove_record, folder))
         await threads.run_sync(partial(self._marks.remove, pod_uid, folder.name))
-        self._states.pop((pod_uid, folder.name), None)
+        self._walks.pop((pod_uid, folder.name), None)
 
     def release(self, pod_uid: str) -> None:
         """A pod has no volumes any more, not even such as were to be published."""
@@ -247,8 +247,8 @@ class CSIVolumes:
         self._parts.usages.unpublished(pod_uid)
         self._expansions.unpublished(pod_uid)
         self._republications.forget(pod_uid)
-        for key in [key for key in self._states if key[0] == pod_uid]:
-            del self._states[key]
+        for key in [key for key in self._walks if key[0] == pod_uid]:
+            del self._walks[key]
         self._staged.release(pod_uid)
 
     @property
@@ -359,7 +359,7 @@ class CSIVolumes:
             capabilities = await driver.capabilities()
             publication = await self._publication(pod, volume, spec, capabilities, place.target)
             async with self._staged.one_call(staged):
-                self._step((pod.metadata.uid, place.name), VolumeEvent.REPUBLISH)
+                self._walks[pod.metadata.uid, place.name].step(VolumeEvent.REPUBLISH)
                 await driver.publish(publication)
         except (RpcError, ObjectError) as error:
             raise VolumeError(volume.spec_name, _words(error), step) from error
@@ -392,11 +392,11 @@ class CSIVolumes:
 
     async def _state(self, key: Key, place: Published, threads: Share) -> VolumeState:
         """Return how far a volume is; of one that another agent began with, what its traces say."""
-        known = self._states.get(key)
-        if known is None:
-            known = await threads.run_sync(partial(self._found_state, key, place))
-            known = self._states.setdefault(key, known)
-        return known
+        if key not in self._walks:
+            state = await threads.run_sync(partial(self._found_state, key, place))
+            walk = Walk(VOLUME, state, self._parts.journal, "/".join(key), notes_all=True)
+            self._walks.setdefault(key, walk)
+        return self._walks[key].state
 
     def _found_state(self, key: Key, place: Published) -> VolumeState:
         if place.key() is None:
@@ -410,20 +410,15 @@ class CSIVolumes:
     ) -> None:
         """Make a call that changes the volume, and walk its states. Raises RpcError, OSError."""
         await threads.run_sync(partial(self._marks.make, *key))
-        self._step(key, begins)
+        walk = self._walks[key]
+        walk.step(begins)
         try:
             await call()
         except BaseException:
-            self._step(key, VolumeEvent.FAILED)
+            walk.step(VolumeEvent.FAILED)
             raise
-        self._step(key, VolumeEvent.SUCCEEDED)
+        walk.step(VolumeEvent.SUCCEEDED)
         await threads.run_sync(partial(self._marks.remove, *key))
-
-    def _step(self, key: Key, event: VolumeEvent) -> None:
-        source = self._states[key]
-        target = self._states[key] = VOLUME.step(source, event)
-        made = Transition(source=source, event=event, target=target)
-        self._parts.journal.transition(VOLUME.name, "/".join(key), made)
 
 
 def _words(error: Exception) -> str:
