@@ -117,7 +117,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     # trusted, and goes on relisting: it needs no operator to opt in.
     "EventedPLEG": evolve(ALPHA, own_default=True),
     "ExecProbeTimeout": GA,
-    "ExtendWebSocketsToKubelet": waiting("server", BETA),
+    "ExtendWebSocketsToKubelet": BETA,
     "GitRepoVolumeDriver": waiting("volume plugins", DEPRECATED_OFF),
     "GracefulNodeShutdown": BETA,
     "GracefulNodeShutdownBasedOnPodPriority": BETA,

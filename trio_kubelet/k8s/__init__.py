@@ -156,6 +156,7 @@ from trio_kubelet.k8s.meta import (
 )
 from trio_kubelet.k8s.node import (
     ARCH_LABEL,
+    DIRECT_WEBSOCKETS,
     OS_LABEL,
     RESIZE_OF_INIT_CONTAINERS,
     RESIZE_OF_PODS,
@@ -382,6 +383,7 @@ __all__ = [
     "CONFIG_MAPS",
     "CSI_DRIVERS",
     "CSI_NODES",
+    "DIRECT_WEBSOCKETS",
     "EVENTS",
     "HUGEPAGES_PREFIX",
     "KINDS",

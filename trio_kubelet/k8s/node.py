@@ -16,6 +16,7 @@ from trio_kubelet.k8s.time import Time
 
 OS_LABEL = "kubernetes.io/os"
 
+DIRECT_WEBSOCKETS = "ExtendWebSocketsToKubelet"
 RESIZE_OF_PODS = "InPlacePodLevelResourcesVerticalScaling"
 RESIZE_OF_INIT_CONTAINERS = "InPlacePodVerticalScalingInitContainers"
 RESTART_ALL_CONTAINERS = "RestartAllContainersOnContainerExits"

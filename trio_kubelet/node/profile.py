@@ -15,6 +15,7 @@ from attrs import frozen
 
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.k8s import (
+    DIRECT_WEBSOCKETS,
     RESIZE_OF_INIT_CONTAINERS,
     RESIZE_OF_PODS,
     RESTART_ALL_CONTAINERS,
@@ -29,6 +30,7 @@ EXTERNAL_CLOUD_PROVIDER = "external"
 
 IMPLEMENTED_FEATURES: frozenset[str] = frozenset(
     {
+        DIRECT_WEBSOCKETS,
         RESIZE_OF_INIT_CONTAINERS,
         RESIZE_OF_PODS,
         RESTART_ALL_CONTAINERS,
@@ -39,8 +41,8 @@ IMPLEMENTED_FEATURES: frozenset[str] = frozenset(
 
 The Go kubelet v1.36 declares ExtendWebSocketsToKubelet, InPlacePodLevelResourcesVerticalScaling,
 InPlacePodVerticalScalingInitContainers, RestartAllContainersOnContainerExits and
-UserNamespacesHostNetworkSupport. The scheduler brings pods here that need what is declared, so a
-feature is named here when the agent has it, not before.
+UserNamespacesHostNetworkSupport. The scheduler brings pods here that need what is declared, and the
+API server brings WebSockets, so a feature is named here when the agent has it, not before.
 """
 
 

@@ -132,6 +132,7 @@ class PodEndpoints:
             observed=self.cache.get,
             runtime=self.runtime,
             idle_seconds=self._idle_seconds,
+            takes_websockets=self.settings.gates["ExtendWebSocketsToKubelet"],
         )
         return (
             *log_routes(logs),

@@ -1,6 +1,7 @@
 """`/exec`, `/attach`, `/portForward` and `/run`: what kubectl comes to on the node."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from attrs import field, frozen
@@ -9,9 +10,33 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
-from trio_kubelet.server.messages import Handler, Headers, Request, RequestError, Response, Values
+from trio_kubelet.server.messages import (
+    Handler,
+    HeaderPairs,
+    Headers,
+    Request,
+    RequestError,
+    Response,
+    Values,
+)
 from trio_kubelet.server.router import RUN_IN_POD, Route
 from trio_kubelet.streaming.backend import StreamPieces, SwitchedConnection, dial, splice
+from trio_kubelet.streaming.translation import (
+    COMMAND_PROTOCOL,
+    ERROR,
+    RESIZE,
+    SPDY_COMMAND,
+    SPDY_PORT_FORWARD,
+    STDERR,
+    STDIN,
+    STDOUT,
+    TUNNEL_PROTOCOL,
+    CommandClient,
+    TunnelClient,
+    wants_command,
+    wants_tunnel,
+)
+from trio_kubelet.streaming.websocket import WebSocket, accepted
 
 MAX_PORT = 65535
 
@@ -25,6 +50,18 @@ class Streams:
     stderr: bool = False
     tty: bool = False
 
+    @property
+    def channels(self) -> Sequence[int]:
+        """The channels of a WebSocket that has them."""
+        wanted = (
+            (STDIN, self.stdin),
+            (STDOUT, self.stdout),
+            (STDERR, self.stderr),
+            (ERROR, True),
+            (RESIZE, self.tty),
+        )
+        return [channel for channel, is_wanted in wanted if is_wanted]
+
 
 def wanted_streams(query: Values) -> Streams:
     """Raises RequestError (400). A terminal has no stream of its own for errors."""
@@ -37,7 +74,10 @@ def wanted_streams(query: Values) -> Streams:
 
 
 def wanted_ports(query: Values, headers: Headers) -> tuple[int, ...]:
-    """The ports of a port-forward over WebSocket; over SPDY they come later. RequestError (400)."""
+    """The ports of a port-forward over WebSocket. RequestError (400).
+
+    Over SPDY they come later, also through a WebSocket.
+    """
     if headers.first("upgrade").lower() != "websocket":
         return ()
     ports = [text for texts in query.all("port") for text in texts.split(",")]
@@ -84,12 +124,14 @@ class PodStreams:
 
     `find_pod` gives a pod by namespace and name; `observed` what was last seen of it in the
     runtime, by UID. `idle_seconds` gives streamingConnectionIdleTimeout to each new stream.
+    With `takes_websockets` the protocols that runtimes do not know are translated.
     """
 
     find_pod: Callable[[str, str], Pod | None]
     observed: Callable[[str], ObservedPod]
     runtime: StreamingRuntime
     idle_seconds: Callable[[], float]
+    takes_websockets: bool = False
     _pieces: StreamPieces = field(init=False, factory=StreamPieces)
 
     async def exec(self, request: Request) -> Response | None:
@@ -103,7 +145,7 @@ class PodStreams:
             stdout=streams.stdout,
             stderr=streams.stderr,
         )
-        return await self._stream(request, lambda: self.runtime.exec(wanted))
+        return await self._command(request, streams, lambda: self.runtime.exec(wanted))
 
     async def attach(self, request: Request) -> Response | None:
         """Put the client at the streams of the container's own process."""
@@ -115,18 +157,23 @@ class PodStreams:
             stdout=streams.stdout,
             stderr=streams.stderr,
         )
-        return await self._stream(request, lambda: self.runtime.attach(wanted))
+        return await self._command(request, streams, lambda: self.runtime.attach(wanted))
 
     async def port_forward(self, request: Request) -> Response | None:
         """Connect the client with ports of the pod."""
-        ports = wanted_ports(request.query, request.headers)
+        is_tunnel = self.takes_websockets and wants_tunnel(request.headers)
+        ports = () if is_tunnel else wanted_ports(request.query, request.headers)
         pod = self._pod(request)
         sandbox = self.observed(pod.metadata.uid).ready_sandbox
         if sandbox is None:
             name = f"{pod.metadata.name}_{pod.metadata.namespace}"
             raise RequestError(500, f'pod not found ("{name}")')
         wanted = cri.PortForwardRequest(pod_sandbox_id=sandbox.id, port=list(ports))
-        return await self._stream(request, lambda: self.runtime.port_forward(wanted))
+        ask = partial(self.runtime.port_forward, wanted)
+        if is_tunnel:
+            headers = accepted(request.headers, TUNNEL_PROTOCOL)
+            return await self._translate(request, ask, SPDY_PORT_FORWARD, headers, TunnelClient)
+        return await self._stream(request, ask)
 
     async def run(self, request: Request) -> Response:
         """Run a command to its end; what it has said on both streams."""
@@ -143,19 +190,41 @@ class PodStreams:
         return Response(content_type="application/json", body=said)
 
     async def _stream(self, request: Request, ask: Callable[[], Awaitable[str]]) -> Response | None:
-        if not request.may_switch:  # The runtime runs a command before the client is answered.
-            raise RequestError(400, "Upgrade request required")
-        request.will_last()
-        try:
-            url = await ask()
-        except RpcError as error:
-            raise RequestError(_STATUS.get(error.code, 500), error.message) from error
-        found = await dial(url, request.method, request.headers)
+        found = await _dialled(request, ask, request.method, request.headers)
         if not isinstance(found, SwitchedConnection):
             return found
         async with found.stream:
             client = await request.switch_protocols(found.headers)
             await splice(client, found.stream, found.ahead, self._pieces, self.idle_seconds())
+        return None
+
+    async def _command(
+        self, request: Request, streams: Streams, ask: Callable[[], Awaitable[str]]
+    ) -> Response | None:
+        if not (self.takes_websockets and wants_command(request.headers)):
+            return await self._stream(request, ask)
+        headers = accepted(request.headers, COMMAND_PROTOCOL)
+        open_client = partial(CommandClient, channels=streams.channels)
+        return await self._translate(request, ask, SPDY_COMMAND, headers, open_client)
+
+    async def _translate(
+        self,
+        request: Request,
+        ask: Callable[[], Awaitable[str]],
+        spdy: Headers,
+        headers: HeaderPairs,
+        open_client: Callable[[WebSocket], TunnelClient | CommandClient],
+    ) -> Response | None:
+        """Connect a WebSocket with a runtime that speaks SPDY."""
+        found = await _dialled(request, ask, "POST", spdy)
+        if not isinstance(found, SwitchedConnection):
+            return found
+        async with found.stream:
+            client = open_client(WebSocket(await request.switch_protocols(headers)))
+            if isinstance(client, CommandClient):
+                await client.greet()
+            await splice(client, found.stream, found.ahead, self._pieces, self.idle_seconds())
+            await client.aclose()
         return None
 
     def _pod(self, request: Request) -> Pod:
@@ -172,6 +241,20 @@ class PodStreams:
             if each.name == name and each.state is ObservedState.RUNNING:
                 return each.id
         raise RequestError(500, f'container not found ("{name}")')
+
+
+async def _dialled(
+    request: Request, ask: Callable[[], Awaitable[str]], method: str, headers: Headers
+) -> SwitchedConnection | Response:
+    """Ask the runtime where it streams, and connect; a Response is its refusal. RequestError."""
+    if not request.may_switch:  # The runtime runs a command before the client is answered.
+        raise RequestError(400, "Upgrade request required")
+    request.will_last()
+    try:
+        url = await ask()
+    except RpcError as error:
+        raise RequestError(_STATUS.get(error.code, 500), error.message) from error
+    return await dial(url, method, headers)
 
 
 def stream_routes(streams: PodStreams) -> Sequence[Route]:

@@ -163,6 +163,7 @@ def test_labels_of_system_and_architecture_are_kept_right() -> None:
 
 def test_a_feature_is_declared_while_its_gate_is_on() -> None:
     declared = (
+        "ExtendWebSocketsToKubelet",
         "InPlacePodLevelResourcesVerticalScaling",
         "InPlacePodVerticalScalingInitContainers",
         "RestartAllContainersOnContainerExits",
@@ -172,6 +173,7 @@ def test_a_feature_is_declared_while_its_gate_is_on() -> None:
     assert status(a_profile(gates=off)).declared_features == declared[:1]
     silent = {
         "NodeDeclaredFeatures": False,
+        "ExtendWebSocketsToKubelet": False,
         "RestartAllContainersOnContainerExits": False,
         "InPlacePodLevelResourcesVerticalScaling": False,
     }
@@ -182,6 +184,7 @@ def test_user_namespaces_on_the_host_network_need_the_runtime() -> None:
     profile = a_profile(
         gates={
             "UserNamespacesHostNetworkSupport": True,
+            "ExtendWebSocketsToKubelet": False,
             "RestartAllContainersOnContainerExits": False,
             "InPlacePodLevelResourcesVerticalScaling": False,
             "InPlacePodVerticalScalingInitContainers": False,
