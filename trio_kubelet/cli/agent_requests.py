@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AgentUnreachableError(click.ClickException):
-    """Nobody answers."""
+    """The agent does not answer."""
 
 
 @frozen(kw_only=True)

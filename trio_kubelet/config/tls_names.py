@@ -62,5 +62,5 @@ def openssl_ciphers(names: Iterable[str]) -> str:
 
 
 def unknown_ciphers(names: Iterable[str]) -> tuple[str, ...]:
-    """Those that this agent cannot speak."""
+    """The ciphers among these that this agent cannot speak."""
     return tuple(name for name in names if name not in CIPHERS.keys() | CIPHERS_OF_1_3)

@@ -11,11 +11,11 @@ FIRST_LIST_SECONDS = 5.0
 
 
 class UnknownSettingsError(Exception):
-    """It is not known what the cluster says of a driver, or it says nothing."""
+    """The cluster's settings of a driver are not known, or there are none."""
 
 
 class NoSettingsError(UnknownSettingsError):
-    """The cluster says nothing of a driver: there is no object, and what is usual holds."""
+    """The cluster has no settings of a driver: there is no object, and what is usual holds."""
 
 
 class DriverSettings:

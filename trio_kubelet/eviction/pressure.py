@@ -29,7 +29,7 @@ KINDS = tuple(dict.fromkeys(row.condition for row in SIGNALS.values()))
 
 @frozen(kw_only=True)
 class Pressures:
-    """Of what the node runs out, by its thresholds."""
+    """The resources that the node runs out of, by its thresholds."""
 
     memory: bool = False
     disk: bool = False

@@ -157,7 +157,7 @@ class PodSpec(ApiType):
 
     @property
     def admitted_containers(self) -> tuple[Container, ...]:
-        """Those that it is admitted with: init containers, then regular ones, none ephemeral."""
+        """Its containers at its admission: init containers, then regular ones, none ephemeral."""
         return (*self.init_containers, *self.containers)
 
     # Summed up once for each spec: the admission of any pod asks for the sums of all others.

@@ -35,7 +35,7 @@ class BoundObjectReference(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class TokenRequestSpec(ApiType):
-    """For whom the token is, bound to what, and for how long."""
+    """The audience of a token, what it is bound to, and for how long it is valid."""
 
     audiences: tuple[str, ...] = ()
     expiration_seconds: Int64 | None = None

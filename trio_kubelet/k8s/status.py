@@ -70,7 +70,7 @@ class PodCondition(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class ContainerStateWaiting(ApiType):
-    """Not started yet, or waiting to start again."""
+    """A container that was not started yet, or waits to start again."""
 
     reason: str = ""
     message: str = ""

@@ -140,7 +140,7 @@ def open_next(folder: int, name: str, known: OpenLog) -> OpenLog | None:
 
 
 def rotated_names(names: Iterable[str], name: str) -> frozenset[str]:
-    """Those of the names that a log was rotated into, packed or not, without `.gz`."""
+    """The names among these that a log was rotated into, packed or not, without `.gz`."""
     plain = (each.removesuffix(_PACKED) for each in names if each.startswith(name))
     return frozenset(each for each in plain if _ROTATED.fullmatch(each, len(name)))
 

@@ -158,7 +158,7 @@ def overcommitments(capacity: Resources, reservations: Reservations) -> Iterator
 
 
 def hugepage_names(resources: Iterable[str]) -> frozenset[str]:
-    """Those of these resources that are huge pages."""
+    """The names among these resources that are huge pages."""
     return frozenset(name for name in resources if name.startswith(HUGEPAGES_PREFIX))
 
 

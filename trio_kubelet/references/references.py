@@ -262,7 +262,7 @@ class References:
 
 
 class NoReferences:
-    """For a node without an API server: there is nothing that pods could refer to."""
+    """The references of a node without an API server: pods can refer to nothing."""
 
     def register(self, pod: Pod) -> None:
         """Nothing is kept."""

@@ -310,7 +310,7 @@ class MemoryDraft:
         return dict.fromkeys(wanted, hinted)
 
     def _possible(self, wanted: Amounts, masks: Iterable[NodeMask]) -> list[NodeMask]:
-        """Those of some groups that can give all of it: such as there are, and of unused nodes."""
+        """The groups among some that can give all of it: such as there are, and of unused nodes."""
         if not wanted.keys() <= self.policy.sums.keys():
             return []
         groups = {group for (group, _), size in self._held.items() if size}

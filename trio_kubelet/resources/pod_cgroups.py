@@ -111,7 +111,7 @@ class PodCgroups:
 
 
 class NoCgroups:
-    """For a runtime without a kernel: pods have no cgroups."""
+    """The cgroups of pods on a runtime without a kernel: there are none."""
 
     async def ensure(self, pod: Pod) -> None:
         """Nothing to make."""

@@ -70,7 +70,7 @@ class Place:
 
     @contextmanager
     def waiting(self, seconds: float, *, for_request: bool = False) -> Iterator[trio.CancelScope]:
-        """While the client has to do something; cancelled if it takes too long over it.
+        """Wait for the client in the block, which is cancelled if it takes too long.
 
         It is also cancelled to make room, and, where it is the next request that is waited
         for, when the server ends.
@@ -83,7 +83,7 @@ class Place:
 
     @contextmanager
     def under_review(self) -> Iterator[None]:
-        """While it is looked into who asks, and whether he may.
+        """Find out in the block who asks, and whether he may.
 
         Raises ClientGoneError if meanwhile the connection had to make room.
         """
@@ -106,7 +106,7 @@ class Place:
 
     @contextmanager
     def working(self, work: trio.CancelScope) -> Iterator[None]:
-        """While a request is answered, within `work`."""
+        """Answer a request in the block, within `work`."""
         self._work = work
         try:
             yield

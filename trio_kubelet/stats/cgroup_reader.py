@@ -242,7 +242,7 @@ class CgroupReader:
         processes: Mapping[str, int],
         between: Mapping[str, Usage],
     ) -> Iterator[SystemContainer]:
-        """Those that settings name or that such processes have for themselves, and all pods'."""
+        """Cgroups that settings name or that such processes have for themselves, and all pods'."""
         found = {name: self._cgroup_of(pid) for name, pid in processes.items()}
         for name, path in {**found, **self.system_cgroups}.items():
             usage = self.usage(path, clock, depth) if path else None

@@ -111,9 +111,9 @@ def others_conditions(pod: Pod, previous: PodStatus) -> tuple[PodCondition, ...]
 
 
 def _resizing(phase: PodPhase, resize: ResizeStatus) -> Iterator[PodCondition]:
-    """That the pod waits for other resources, or is being given them; not of what is over.
+    """The conditions of a pod that waits for other resources, or is being given them.
 
-    (KEP-1287). Each tells of the version of the spec that it is about.
+    None of a pod that is over (KEP-1287). Each tells of the version of the spec that it is about.
     """
     told = (
         (PodConditionType.RESIZE_PENDING, resize.pending),
@@ -126,7 +126,7 @@ def _resizing(phase: PodPhase, resize: ResizeStatus) -> Iterator[PodCondition]:
 
 
 def _disrupted(others: Iterable[PodCondition], message: str) -> Iterator[PodCondition]:
-    """That the node disrupts the pod, unless that was told already."""
+    """The condition of a pod that the node disrupts, unless the pod has it already."""
     target = PodConditionType.DISRUPTION_TARGET
     if message and not any(condition.type == target for condition in others):
         yield _condition(target, holds=True, reason=BY_KUBELET, message=message)
@@ -161,10 +161,7 @@ def _ready_to_start_containers(pod: Pod, observed: ObservedPod) -> PodCondition:
 def _all_containers_restarting(
     pod: Pod, observed: ObservedPod, phase: PodPhase
 ) -> Iterator[PodCondition]:
-    """That all containers are stopped and removed to be made anew, of a pod that has rules for it.
-
-    (KEP-5532)
-    """
+    """The condition of a pod whose rules may restart all of its containers (KEP-5532)."""
     kind = PodConditionType.ALL_CONTAINERS_RESTARTING
     if not may_restart_all(pod):
         return
@@ -234,7 +231,7 @@ def _containers_ready(pod: Pod, statuses: ContainerStatuses, phase: PodPhase) ->
 def _ready(
     pod: Pod, containers_ready: PodCondition, others: Iterable[PodCondition]
 ) -> PodCondition:
-    """As ready as its containers, if the readiness gates agree (KEP-580)."""
+    """The condition Ready: that of the containers, if the readiness gates agree (KEP-580)."""
     if containers_ready.status != ConditionStatus.TRUE:
         return evolve(containers_ready, type=PodConditionType.READY.value)
     found = {condition.type: condition.status for condition in others}

@@ -1,4 +1,4 @@
-"""What a container really has, as its status shows it: resources, mounts, user.
+"""Parts of a container that its status shows as they really are: resources, mounts, user.
 
 Of resources the runtime tells of shares, quota and memory limit; of the rest the record of what the
 container was made with does. A value that says the same as the allocation keeps the allocation's

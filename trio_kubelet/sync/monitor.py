@@ -44,7 +44,7 @@ class LoopMonitor:
         return consumer, trio.current_time() - since
 
     def seconds_busy(self) -> float:
-        """For how long the slowest consumer has been at one message; 0 while all wait."""
+        """The time that the slowest consumer has been at one message; 0 while all wait."""
         return self.slowest()[1]
 
 

@@ -39,7 +39,7 @@ class TurnQueue(Generic[T]):
 
     @property
     def owners(self) -> Iterable[Hashable]:
-        """Those of whom items wait, in the order of their turns."""
+        """The owners of whom items wait, in the order of their turns."""
         return self._queues.keys()
 
     def put(self, owner: Hashable, item: T) -> None:

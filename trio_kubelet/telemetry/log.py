@@ -196,7 +196,7 @@ class PatientWriter:
             self._drain(seconds)
 
     def seconds_stuck(self) -> float:
-        """For how long the reader has taken nothing of what there is for it."""
+        """The time for which the reader has taken nothing of what there is for it."""
         with self._lock:
             self._drain(0)
             return time.monotonic() - self._taken_at if self._kept else 0.0

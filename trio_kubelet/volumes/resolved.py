@@ -31,7 +31,7 @@ _NO_SOURCES = frozenset({"claim_ref", "node_affinity"})
 
 
 class UnresolvedVolumeError(Exception):
-    """It is not known what is to be mounted for a volume of a pod."""
+    """A volume of a pod of which it is not known what is to be mounted."""
 
     def __init__(self, volume: str, why: str) -> None:
         self.volume = volume
@@ -40,11 +40,11 @@ class UnresolvedVolumeError(Exception):
 
 
 class UnattachedVolumeError(UnresolvedVolumeError):
-    """It is known what is to be mounted, and it is not at the node yet."""
+    """A volume that is known, and not at the node yet."""
 
 
 class NodeFullError(UnattachedVolumeError):
-    """The volume was not attached, as its driver has all the volumes at the node that it can."""
+    """A volume that was not attached, as its driver has all the volumes here that it can."""
 
 
 @frozen(kw_only=True)

@@ -79,7 +79,7 @@ class _Account:
         return hashlib.sha256(self.token.encode()).hexdigest()
 
     def key(self, cache_type: str) -> "_Account":
-        """That which the answers of a provider are kept for; there is no token in it."""
+        """The subject that the answers of a provider are kept for; there is no token in it."""
         return evolve(self, token=self.token_hash if cache_type == CACHE_OF_TOKEN else "")
 
     @property

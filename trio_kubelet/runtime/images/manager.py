@@ -383,7 +383,7 @@ class _Request:
         return found
 
     async def _credentials(self) -> Sequence[RegistryCredentials]:
-        """Those for the image: the pod's own, the node's, the providers'; each asked for once."""
+        """Credentials for the image: the pod's, the node's, the providers'; each asked for once."""
         own = await self._own_keyring()
         found = await self._looked_up(own, self._images.read_keyring)
         provided = (await self._ask_providers()).credentials

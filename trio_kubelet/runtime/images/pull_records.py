@@ -113,13 +113,13 @@ class ImageAccess:
         """A pull is about to be asked for. Raises OSError, and then it must not be."""
 
     async def succeed(self, image: str, image_ref: str, used: Source | None) -> None:
-        """It worked, with what is the pod's, or with what all pods of the node may use."""
+        """Record that it worked, with credentials of the pod, or of the node if `used` is None."""
 
     async def fail(self, image: str) -> None:
-        """It failed, and did not bring the image."""
+        """Record that it failed, and did not bring the image."""
 
     def leave_open(self, image: str) -> None:
-        """It may have brought the image, and nobody knows whether, or under which id."""
+        """Record that it may have brought the image: nobody knows whether, or under which id."""
 
 
 @define

@@ -27,7 +27,7 @@ class Activity:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """While something is started or stopped, or what a pod held is given back."""
+        """Start or stop something in the block, or give back what a pod held."""
         one = object()
         self._under_way[one] = trio.current_time() + COUNTS_SECONDS
         self._tell()

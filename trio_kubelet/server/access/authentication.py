@@ -209,7 +209,7 @@ class Authenticator:
 
 
 def _certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
-    """Those of a bundle; none if it is one that only OpenSSL understands."""
+    """The certificates of a bundle; none if it is one that only OpenSSL understands."""
     try:
         return tuple(x509.load_pem_x509_certificates(pem))
     except ValueError:

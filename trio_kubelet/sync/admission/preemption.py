@@ -37,7 +37,7 @@ Missing = Mapping[str, int]
 
 
 class _TooLittleError(Exception):
-    """Not even all pods that may be preempted hold what is missing."""
+    """All pods that may be preempted do not hold what is missing."""
 
     def __init__(self, missing: Missing) -> None:
         told = "".join(f"(res: {name}, q: {amount}), " for name, amount in missing.items())
