@@ -92,10 +92,10 @@ class VolumeLimits:
                 try:
                     await self._ask(name)
                 except RpcError as error:
-                    words = "volume limit of CSI driver is not known"
+                    words = "CSI driver volume limit request failed"
                     retries.warn(log, words, driver=name, error=str(error))
                 except Exception:
-                    log.exception("CSI driver could not be asked for its limit", driver=name)
+                    log.exception("CSI driver volume limit request failed", driver=name)
                 else:
                     retries.reset()
 

@@ -113,10 +113,10 @@ class VolumeUsages:
         except RpcError as error:
             self._forget(keys)
             log.debug(
-                "capabilities of CSI driver are not known", driver=driver.name, error=str(error)
+                "CSI driver capabilities request failed", driver=driver.name, error=str(error)
             )
         except Exception:
-            log.exception("volumes of CSI driver could not be measured", driver=driver.name)
+            log.exception("CSI volume measurement failed", driver=driver.name)
         finally:
             self._asked.discard(driver.name)
 
@@ -126,7 +126,7 @@ class VolumeUsages:
             usage = await driver.volume_usage(volume.volume_id, volume.path, volume.staging_path)
         except RpcError as error:
             self._forget([key])
-            words = "volume could not be measured"
+            words = "CSI volume measurement failed"
             retries.warn(log, words, driver=driver.name, volume=volume.volume_id, error=str(error))
             return
         if self._volumes.get(key) == volume:

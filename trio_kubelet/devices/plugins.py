@@ -327,4 +327,4 @@ class DevicePlugins:
         try:
             tell(*facts)
         except Exception:
-            log.exception("device change could not be told")
+            log.exception("device change handler failed")

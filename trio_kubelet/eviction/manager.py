@@ -246,7 +246,7 @@ class EvictionManager:
                 nursery.cancel_scope.cancel()
             has_figures = any(each.usage.memory is not None for each in stats.pods)
             if stats.problems and (fresh_layers or not has_figures):
-                log.warning("measurement of pods incomplete", problems=dict(stats.problems))
+                log.warning("pod measurement incomplete", problems=dict(stats.problems))
                 return None
             by_uid = {each.uid: each for each in stats.pods}
             leaving = self._records.open_uids()
@@ -255,7 +255,7 @@ class EvictionManager:
                 for pod in self._pods.active()
                 if pod.metadata.uid not in leaving
             )
-        log.warning("measurement of pods given up")
+        log.warning("pod measurement abandoned")
         return None
 
     async def _cancel_when_urgent(self, assessment: Assessment, scope: trio.CancelScope) -> None:

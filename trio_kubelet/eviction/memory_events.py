@@ -109,7 +109,7 @@ class MemoryEvents:
             mode = os.O_RDWR if trigger else os.O_RDONLY
             file = os.open(path, mode | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            log.debug("no memory events", file=str(path), error=str(error))
+            log.debug("memory event file unavailable", file=str(path), error=str(error))
             return
         try:
             if trigger:
@@ -119,7 +119,7 @@ class MemoryEvents:
             self._epoll.register(file, select.EPOLLPRI | select.EPOLLET)
         except OSError as error:
             os.close(file)
-            log.debug("no memory events", file=str(path), error=str(error))
+            log.debug("memory event file unavailable", file=str(path), error=str(error))
             return
         self._watched.append(file)
 

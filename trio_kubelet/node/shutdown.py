@@ -323,7 +323,7 @@ class NodeShutdown:
                     abandon_on_cancel=True,
                 )
         except OSError as error:
-            log.warning("time of the shutdown cannot be kept", error=str(error))
+            log.warning("shutdown time write failed", error=str(error))
 
     async def _load(self) -> None:
         try:
@@ -332,7 +332,7 @@ class NodeShutdown:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            log.warning("time of the last shutdown unknown", file=str(self._file), error=str(error))
+            log.warning("shutdown time read failed", file=str(self._file), error=str(error))
 
 
 ZERO_TIME = "0001-01-01T00:00:00Z"

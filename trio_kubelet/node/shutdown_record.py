@@ -96,7 +96,7 @@ class ShutdownRecord:
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
-            log.warning("ended pods unknown", file=str(self._path), error=str(error))
+            log.warning("shutdown record read failed", file=str(self._path), error=str(error))
 
     def ended(self, uid: str) -> EndedPod | None:
         """The end of a pod that a shutdown has ended; None for others."""
@@ -115,6 +115,6 @@ class ShutdownRecord:
             with trio.move_on_after(_SAVE_SECONDS) as scope:
                 await run_in_thread(write, limiter=self._threads, abandon_on_cancel=True)
         except OSError as error:
-            log.warning("ended pods cannot be kept", file=str(self._path), error=str(error))
+            log.warning("shutdown record write failed", file=str(self._path), error=str(error))
         if scope.cancelled_caught:
-            log.warning("ended pods cannot be kept in time", file=str(self._path))
+            log.warning("shutdown record write timed out", file=str(self._path))

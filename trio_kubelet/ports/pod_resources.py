@@ -96,7 +96,7 @@ class PodResourcesLister:
             try:
                 await serve([self], path, contracts=(wire.PodResourcesListerBase,), mode=0o600)
             except OSError as error:
-                words = "pod resources cannot be asked for"
+                words = "pod resources socket failed"
                 retries.warn(log, words, path=str(path), error=str(error))
             await retries.wait()
 

@@ -317,7 +317,7 @@ class PodIdRanges:
                 if mapping is not None:
                     self._given[uid] = mapping
                 self._unknown.discard(uid)
-                log.info("damaged file of a user namespace mended", file=str(path))
+                log.info("damaged user namespace file repaired", file=str(path))
 
     def _next(self) -> IdMapping:
         if self._pool is None:

@@ -264,7 +264,7 @@ class VolumeExpansions:
                 wait_seconds = retries.next_seconds()
             except Exception:
                 name = place.key.unique_name
-                log.exception("volume could not be looked after", volume=name)
+                log.exception("volume expansion check failed", volume=name)
             else:
                 retries.reset()
 

@@ -81,5 +81,5 @@ class Republications:
                     self._recorder.pod(followed.pod, EventType.WARNING, error.reason, str(error))
                 except Exception:
                     key = followed.pod.metadata.key
-                    log.exception("volume could not be published again", pod=key)
+                    log.exception("volume republishing failed", pod=key)
                 await trio.sleep(self._period_seconds)

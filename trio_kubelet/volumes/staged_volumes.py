@@ -324,7 +324,7 @@ class StagedVolumes:
             except VolumeError as error:
                 problem = error
             except Exception as error:
-                log.exception("volume could not be tended", volume=volume.place.key.unique_name)
+                log.exception("volume task failed, will retry", volume=volume.place.key.unique_name)
                 problem = VolumeError(volume.place.key.handle, str(error), _MOUNT_DEVICE)
             else:
                 retries.reset()
