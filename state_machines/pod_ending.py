@@ -22,24 +22,22 @@ from state_machines.pod import (
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """Why and how a pod ends.
-
-    `causes` are the events of the pod machine in the order in which they came; the first is
-    what the status reports. `grace_seconds` overrides terminationGracePeriodSeconds; None
-    leaves it. `reason` and `message` go into a status whose phase becomes Failed; they are
-    empty when the end is no failure. `disruption` is the message of the condition
-    DisruptionTarget, empty where the end is no disruption. `delete_remains`: the pod's object
-    is gone or going, so its containers, logs and folders go as well. `delete_content`: they go
-    at once although the object stays, because the node needs the room.
-    """
+    """Why and how a pod ends."""
 
     causes: tuple[PodEvent, ...]
+    """Events of the pod machine in the order in which they came; the status reports the first."""
     grace_seconds: int | None = None
+    """Overrides terminationGracePeriodSeconds; None leaves it."""
     reason: str = ""
+    """For a status whose phase becomes Failed; empty when the end is no failure."""
     message: str = ""
+    """As `reason`."""
     disruption: str = ""
+    """The message of the condition DisruptionTarget, empty where the end is no disruption."""
     delete_remains: bool = False
+    """The pod's object is gone or going, so its containers, logs and folders go as well."""
     delete_content: bool = False
+    """They go at once although the object stays, because the node needs the room."""
 
     @property
     def cause(self) -> PodEvent:

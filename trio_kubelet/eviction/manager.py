@@ -65,19 +65,18 @@ LIMITS_SECONDS = 10.0
 
 @frozen(kw_only=True)
 class NodePods:
-    """The pods, for who evicts.
-
-    `active()` gives those that hold resources, with what they were allocated; `source_version(uid)`
-    a pod as its source has it, None if it has none. `all_known` is set when all sources
-    have told. `end(uid, ending, stopped)` ends a pod, and sets the event when nothing of it runs;
-    `is_gone(uid)` says whether its task has ended.
-    """
+    """The pods, for who evicts."""
 
     active: Callable[[], Iterable[Pod]]
+    """Returns those that hold resources, with what they were allocated."""
     source_version: Callable[[str], Pod | None]
+    """Returns a pod by its UID as its source has it, None if it has none."""
     all_known: trio.Event
+    """Set when all sources have told."""
     end: Callable[[str, Ending, trio.Event], None]
+    """Ends a pod, and sets the event when nothing of it runs."""
     is_gone: Callable[[str], bool]
+    """True if the task of a pod, by its UID, has ended."""
 
 
 @define(kw_only=True, eq=False)

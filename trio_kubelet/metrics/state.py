@@ -38,36 +38,42 @@ _VOLUME_FIGURES = (
 
 @frozen(kw_only=True)
 class AgentState:
-    """The agent at a moment. Pods are counted by whether they are static.
-
-    `working` has the tasks by `config`, `lifecycle` and `static`, `containers` by their states.
-    `mirrors` are the static pods that are to have a mirror: all of them, if there is an API server.
-    `pending_resizes` are counted by reason. `relisted_at` is in seconds since the epoch, 0 before
-    the first relist. `features` are the feature gates by name and stage. `versions` are labels of
-    the agent's own. `exclusive_cpus` are those that containers have for themselves, of the rest
-    `shared_pool_millicores` can still become so. `protected_bytes` is memory of pods that the
-    kernel does not take back (`memory.min`, `memory.low`); None without the gate MemoryQoS.
-    """
+    """The agent at a moment."""
 
     node_name: str
     cgroup_version: int | None
     desired: Mapping[bool, int]
+    """Pods of the sources, by whether they are static."""
     active: Mapping[bool, int]
+    """Pods that hold resources, by whether they are static."""
     working: Mapping[tuple[str, str, bool], int]
+    """Tasks of pods by `config`, `lifecycle` and `static`."""
     mirrors: int
+    """Static pods that are to have a mirror: all of them, if there is an API server."""
     running_pods: int
     containers: Mapping[str, int]
+    """Containers by their states."""
     ephemeral_containers: int
     relisted_at: float
+    """Seconds since the epoch, 0 before the first relist."""
     pending_resizes: Mapping[str, int]
+    """Resizes that wait, by reason."""
     resizes_in_progress: int
     dropped_changes: int
     journal_dropped: int
     features: Mapping[tuple[str, str], bool] = field(factory=dict)
+    """Feature gates by name and stage."""
     versions: Mapping[str, str] = field(factory=dict)
+    """Labels of the agent's own versions."""
     exclusive_cpus: int = 0
+    """CPUs that containers have for themselves."""
     shared_pool_millicores: int = 0
+    """CPUs that can still become so."""
     protected_bytes: tuple[int, int] | None = None
+    """Memory of pods that the kernel does not take back (`memory.min`, `memory.low`).
+
+    None without the gate MemoryQoS.
+    """
     certificates: tuple["CertificateMetrics", ...] = ()
     shutdown_seconds: tuple[float, float] = (0.0, 0.0)
 

@@ -167,33 +167,34 @@ Transports = tuple[Transport, Transport, Transport | None]
 
 @frozen(kw_only=True)
 class Host:
-    """One host.
-
-    `cgroups` is None where pods have none. `apparmor`: profiles can be enforced. `privileged`:
-    mounts can be made and files given away. `images_on_disk`: the runtime keeps images on a file
-    system of this machine; `measure_image_disk(folder)` measures the one that they are on, None if
-    there is none. `set_up(settings)` gives the agent its limits and its root folder the mounts it
-    needs, `warnings()` returns what there is to warn of, `read_hosts()` the hosts file; all four
-    block. `ask_over_network` runs the probes that need the pods' network. `kernel_log` is where the
-    kernel tells what it does, `open_logind` connects to what shuts the machine down; both are None
-    where there is none. `root` is where
-    the machine's root folder is, empty for the agent's own: statistics read its /proc.
-    """
+    """One host, with the functions of it that tests and the hollow runtime replace."""
 
     transports: Transports
     machine: MachineInfo
     cgroups: CgroupTree | None
+    """None where pods have none."""
     apparmor: bool
+    """Profiles can be enforced."""
     privileged: bool
+    """Mounts can be made and files given away."""
     images_on_disk: bool
+    """The runtime keeps images on a file system of this machine."""
     measure_image_disk: Callable[[str], DiskSpace] | None
+    """Measures the file system of a folder with images; None if there is none. Blocks."""
     set_up: Callable[[Settings], None]
+    """Gives the agent its limits, and its root folder the mounts that it needs. Blocks."""
     warnings: Callable[[], tuple[HostWarning, ...]]
+    """Returns what there is to warn of. Blocks."""
     ask_over_network: AskOverNetwork
+    """Runs the probes that need the pods' network."""
     read_hosts: Callable[[], str] = read_hosts
+    """Returns the hosts file. Blocks."""
     kernel_log: Path | None = None
+    """The file in which the kernel tells what it does; None where there is none."""
     open_logind: Callable[[], AbstractAsyncContextManager[Logind]] | None = None
+    """Connects to what shuts the machine down; None where there is nothing."""
     root: str = ""
+    """The place of the machine's root folder, "" for the agent's own: statistics read its /proc."""
 
 
 def find_cgroups(settings: Settings) -> CgroupTree:

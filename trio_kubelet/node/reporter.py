@@ -164,25 +164,22 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any
 
 @define(kw_only=True)
 class NodeReporter:
-    """Owner of the node's status.
-
-    `api` is for registration, `heartbeat` the client with its own connection for reports.
-    `observe()` looks at the node, `resources()` returns what it has now. `chance` spreads the
-    reports of many nodes over time. `on_registered` is called when a new Node object was made, with
-    the seconds since this was first tried, `on_ready` each time that the node becomes ready.
-    `volumes_in_use` returns the volumes that must not be detached from the node, None while they
-    are not known: then the Node goes on naming those that it names.
-    """
+    """Owner of the node's status."""
 
     _profile: NodeProfile
     _resources: Callable[[], NodeAmounts]
+    """Returns what the node has now."""
     _view: NodeView
     _api: Api
+    """For registration."""
     _heartbeat: Api
+    """The client with its own connection, for reports."""
     _observe: Callable[[], Awaitable[Observation]]
+    """Looks at the node."""
     _recorder: EventRecorder
     _clock: Clock
     _chance: random.Random
+    """Spreads the reports of many nodes over time."""
     _wake: trio.Event = field(init=False, factory=trio.Event)
     _next_report_at: float | None = field(init=False, default=None)
     _unschedulable: bool = field(init=False, default=False)
@@ -191,8 +188,14 @@ class NodeReporter:
     _is_outdated: bool = field(init=False, default=False)
     _first_tried_at: float | None = field(init=False, default=None)
     on_registered: Callbacks[[float]] = field(init=False, factory=Callbacks)
+    """Called when a new Node object was made, with the seconds since this was first tried."""
     on_ready: Callbacks[[]] = field(init=False, factory=Callbacks)
+    """Called each time that the node becomes ready."""
     volumes_in_use: Callable[[], tuple[str, ...] | None] = field(init=False, default=lambda: None)
+    """Returns the volumes that must not be detached from the node.
+
+    None while they are not known: then the Node goes on naming those that it names.
+    """
 
     def wake(self) -> None:
         """Report now if something has changed, instead of when the next report is due."""

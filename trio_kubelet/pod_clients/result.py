@@ -28,18 +28,17 @@ class ProbeOutcome(StrEnum):
 
 @frozen(kw_only=True)
 class ProbeResult:
-    """The result of a run. `output` is what the event says.
-
-    `by_container`: the container itself has answered. A failure of another kind may only mean
-    that it ended meanwhile. `cut_off`: a command was killed, or a connection broke, which the end
-    of a container does to both. `timed_out`: a command did not end in its time.
-    """
+    """The result of a run."""
 
     outcome: ProbeOutcome
     output: str = ""
+    """The words for the event."""
     by_container: bool = False
+    """The container itself has answered. Another failure may only mean that it ended meanwhile."""
     cut_off: bool = False
+    """A command was killed, or a connection broke, which the end of a container does to both."""
     timed_out: bool = False
+    """A command did not end in its time."""
 
 
 @frozen

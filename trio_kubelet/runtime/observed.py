@@ -31,12 +31,6 @@ class ObservedContainer:
     """One container of the runtime, dead or alive.
 
     Times are nanoseconds since the epoch, 0: not yet.
-    `restart_count` is the attempt of its metadata, `hash` the annotation
-    `io.kubernetes.container.hash`. `image` is what the pod's spec asked for, `image_ref` what
-    it resolved to (with digest), `image_id` the id in the runtime. `message_file` is what lies
-    behind its termination message path, a file of the node. `recursively_read_only` are the
-    paths in the container at which everything below a mount is read-only, too. `resources` is
-    None where the runtime does not tell (containerd 1.6).
     """
 
     id: str
@@ -44,7 +38,9 @@ class ObservedContainer:
     sandbox_id: str
     state: ObservedState
     restart_count: int = 0
+    """The attempt of its metadata."""
     hash: str = ""
+    """The annotation `io.kubernetes.container.hash`."""
     created_at: int = 0
     started_at: int = 0
     finished_at: int = 0
@@ -52,14 +48,20 @@ class ObservedContainer:
     reason: str = ""
     message: str = ""
     message_file: str = ""
+    """A file of the node: what lies behind its termination message path."""
     image: str = ""
+    """The name that the pod's spec asked for."""
     image_id: str = ""
+    """The id in the runtime."""
     image_ref: str = ""
+    """The name that `image` resolved to, with digest."""
     log_path: str = ""
     user: "ObservedUser | None" = None
     stop_signal: str = ""
     recursively_read_only: frozenset[str] = frozenset()
+    """The paths in the container at which everything below a mount is read-only, too."""
     resources: "ObservedResources | None" = None
+    """None where the runtime does not tell (containerd 1.6)."""
     annotations: Mapping[str, str] = field(factory=dict)
 
 
@@ -120,22 +122,21 @@ class Absent:
 
 @frozen(kw_only=True)
 class ObservedPod:
-    """All that the runtime shows of one pod.
-
-    `containers` and `sandboxes` are sorted newest first. `observed_at` is trio's clock just
-    before the runtime was asked: everything that ended before it is seen. `answered_at` is when
-    it had answered: what is shown may be as late as that. `ips` are kept from an earlier
-    observation when the sandbox is gone.
-    """
+    """All that the runtime shows of one pod."""
 
     uid: str
     name: str
     namespace: str
     observed_at: float
+    """trio's clock just before the runtime was asked: everything that ended before it is seen."""
     answered_at: float = -math.inf
+    """trio's clock when it had answered: what is shown may be as late as that."""
     ips: tuple[str, ...] = ()
+    """Kept from an earlier observation when the sandbox is gone."""
     sandboxes: tuple[ObservedSandbox, ...] = ()
+    """The newest first."""
     containers: tuple[ObservedContainer, ...] = ()
+    """The newest first."""
 
     @property
     def key(self) -> str:

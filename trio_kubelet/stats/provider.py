@@ -74,24 +74,24 @@ NODE = "node"
 
 @frozen(kw_only=True)
 class StatsSources:
-    """The sources that a provider reads.
-
-    `pods` returns what the runtime has, `paths` where a pod keeps its files, `processes` a process
-    of each system container by name, which may block. `root_folder` is --root-dir. With
-    `images_on_disk` images are on a disk of this machine. `of_drivers` returns the volumes that
-    CSI drivers tell of.
-    """
+    """The sources that a provider reads."""
 
     client: RuntimeClient
     clock: Clock
     reader: CgroupReader
     pods: Callable[[], Iterable[ObservedPod]]
+    """Returns what the runtime has."""
     paths: Callable[[ObservedPod], PodPaths]
+    """Returns where a pod keeps its files."""
     processes: Callable[[], Mapping[str, int]]
+    """Returns a process of each system container by name. Blocks."""
     root_folder: Path
+    """--root-dir."""
     images_on_disk: bool
+    """Images are on a disk of this machine."""
     volume_seconds: float
     of_drivers: Callable[[], Iterable[MeasuredVolume]]
+    """Returns the volumes that CSI drivers tell of."""
 
 
 @frozen(kw_only=True)

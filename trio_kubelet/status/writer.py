@@ -46,25 +46,23 @@ QUIET_SECONDS = 5.0
 
 @define
 class _StatusRecord:
-    """The writer's record of one pod.
-
-    `object` is the newest version that the API has shown. `settled` are the status that it had
-    and the node's when there was nothing more to send, or it was refused: then none is sent before
-    `refused_until`, and `refusals` are those in a row. `changed_at`: when the first change was told
-    that the API does not show yet. Both in trio's clock.
-    `keeps_ends`: the API has refused a status as invalid, and has got since what it can take of
-    those that followed.
-    """
+    """The writer's record of one pod. Times are trio's clock."""
 
     object: Pod
+    """The newest version that the API has shown."""
     is_mirror: bool = False
     settled: tuple[PodStatus, PodStatus] | None = None
+    """Its status and the node's when there was nothing more to send, or it was refused."""
     refusals: Retries = field(factory=lambda: Retries(RETRY_INVALID))
+    """Refusals in a row."""
     refused_until: float | None = None
+    """No status is sent before."""
     keeps_ends: bool = False
+    """The API has refused a status as invalid, and got what it can take of those that followed."""
     deleted: bool = False
     failing_since: float | None = None
     changed_at: float | None = None
+    """When the first change was told that the API does not show yet."""
 
 
 @define

@@ -80,25 +80,24 @@ class NoDriverError(Exception):
 
 @frozen(kw_only=True)
 class CSIParts:
-    """The parts that volumes of CSI drivers stand on.
-
-    `node` is the node's name, `node_object` returns its object, None while there is none.
-    `privileged`: files can be given away. `look_seconds` is how often volumes in use are looked
-    after. `limits` are the numbers of volumes that the node can have, None if the cluster does not
-    want to know.
-    """
+    """The parts that volumes of CSI drivers stand on."""
 
     drivers: CSIDrivers
     usages: VolumeUsages
     settings: DriverSettings | NoDriverSettings
     node: str
+    """The node's name."""
     node_object: Callable[[], Node | None]
+    """Returns the Node object, None while there is none."""
     journal: Journal
     recorder: EventRecorder
     clock: Clock
     privileged: bool
+    """Files can be given away."""
     look_seconds: float
+    """How often volumes in use are looked after."""
     limits: VolumeLimits | None = None
+    """The numbers of volumes that the node can have; None if the cluster does not want to know."""
 
     async def driver(self, name: str) -> DriverClient:
         """Return a driver, for which it waits a little. Raises NoDriverError."""

@@ -126,26 +126,25 @@ class _Failure:
 
 @define(eq=False)
 class _Volume:
-    """A volume at the node; its task alone changes the state.
-
-    `users` are the UIDs of pods, with what they need of it, None where it is published already.
-    `attachable` is None until it is known. `no_room` is why it cannot be attached, if the node has
-    too many volumes.
-    `progress` is set and renewed whenever pods that wait should look again, `changed` whenever the
-    task should, `hurry` if it is not even to wait for the end of its back-off.
-    """
+    """A volume at the node; its task alone changes the state."""
 
     place: StagePlace
     walk: Walk[StageState, StageEvent, None]
     users: dict[str, _Need | None] = field(factory=dict)
+    """By the UIDs of pods; None where the volume is published already."""
     failure: _Failure | None = None
     attachable: bool | None = None
+    """None until it is known."""
     no_room: str = ""
+    """Why it cannot be attached, if the node has too many volumes."""
     publish_context: Mapping[str, str] | None = None
     calls: trio.Lock = field(factory=trio.Lock)
     progress: trio.Event = field(factory=trio.Event)
+    """Set and renewed whenever pods that wait should look again."""
     changed: trio.Event = field(factory=trio.Event)
+    """Set whenever the task should look again."""
     hurry: trio.Event = field(factory=trio.Event)
+    """Set if the task is not even to wait for the end of its back-off."""
 
     @property
     def need(self) -> _Need | None:

@@ -45,24 +45,25 @@ class PodInputs:
 
 @frozen(kw_only=True)
 class ContainerFacts:
-    """The facts that are known of a container at the moment it is made.
-
-    `image_id` is the image's id in the runtime and `image_user` the user it names;
-    `environment`, `mounts` and `devices` are made by `environment`, `container_mounts` and
-    `container_devices`, `placement` is what the resource managers gave it, `allocation` what device
-    plugins said and its resource claims have.
-    `target_container_id`: see `container_security_context`.
-    """
+    """The facts that are known of a container at the moment it is made."""
 
     image_id: str
+    """The image's id in the runtime."""
     image_user: ImageUser = field(factory=ImageUser)
+    """The user that the image names."""
     environment: Mapping[str, str] = field(factory=dict)
+    """Made by `environment`."""
     mounts: tuple[cri.Mount, ...] = ()
+    """Made by `container_mounts`."""
     devices: tuple[cri.Device, ...] = ()
+    """Made by `container_devices`."""
     allocation: ContainerAllocation = NOTHING_ALLOCATED
+    """The things that device plugins and resource claims give it."""
     security: SecurityFacts = NO_SECURITY_FACTS
     placement: ContainerPlacement = ANYWHERE
+    """The parts of the machine that the resource managers give it."""
     target_container_id: str = ""
+    """As in `container_security_context`."""
 
 
 def container_config(

@@ -52,22 +52,21 @@ class Reason:
 
 @frozen(kw_only=True)
 class ContainerRecord:
-    """The record of one container.
-
-    `instance` is the newest one, as it was seen last. `left_behind` are the ids of earlier ones
-    that are still listed. `is_restart`: what follows the newest instance was asked for by the
-    restart policy, so it waits for its back-off. `was_stopped`: that instance did not end by
-    itself, it was stopped for its successor. `reason` is the last failed action, `backoff` how
-    long the container must wait after its next exit.
-    """
+    """The record of one container."""
 
     state: ContainerStage = ContainerStage.WAITING
     instance: ObservedContainer | None = None
+    """The newest one, as it was seen last."""
     left_behind: frozenset[str] = frozenset()
+    """The ids of earlier instances that are still listed."""
     is_restart: bool = False
+    """The restart policy asked for what follows the newest instance: it waits for its back-off."""
     was_stopped: bool = False
+    """The newest instance did not end by itself, it was stopped for its successor."""
     reason: Reason | None = None
+    """The last failed action."""
     backoff: Backoff | None = None
+    """How long the container must wait after its next exit."""
 
     @property
     def runs(self) -> bool:

@@ -48,36 +48,39 @@ NODE_SHUTDOWN = Rejection(
 
 @frozen(kw_only=True)
 class Admission:
-    """Decides with the node's limits. Call it with the pod and all others that hold resources.
+    """Decides on pods by the node's limits.
 
-    `max_pods` is maxPods, `allowed_sysctls` are the names and patterns of allowedUnsafeSysctls,
-    `allocatable` what pods may ask for in all (API: Node.status.allocatable) as far as the agent
-    knows. `node` returns the node object, None where there is none. `runtime_classes`: an API
-    server tells of runtime classes. `apparmor`: the kernel enforces AppArmor profiles.
-    `runtime_features` returns those that the runtime tells of, None while it tells of none;
-    `declared_features` what the node declares; `no_user_namespace` returns why a pod cannot have
-    one of its own, empty if it can. `compare_taints` is the gate
-    TaintTolerationComparisonOperators.
-    `under_pressure` rejects pods that a node under pressure does not take. `goes_down` says whether
-    the machine is being shut down. `devices` returns why a pod cannot have the
-    devices it needs beside others, "" if it can; resources for which `is_device` are counted
-    there.
+    Call it with the pod and all others that hold resources.
     """
 
     max_pods: int
+    """The most pods that the node takes (maxPods)."""
     allowed_sysctls: tuple[str, ...] = ()
+    """The names and patterns of allowedUnsafeSysctls."""
     allocatable: Callable[[], Mapping[str, Quantity]]
+    """Returns what pods may ask for in all, as far as the agent knows (Node.status.allocatable)."""
     node: Callable[[], Node | None] = lambda: None
+    """Returns the Node object, None where there is none."""
     runtime_classes: bool = False
+    """An API server tells of runtime classes."""
     apparmor: bool = True
+    """The kernel enforces AppArmor profiles."""
     runtime_features: Callable[[], NodeFeatures | None] = lambda: None
+    """Returns the features that the runtime tells of, None while it tells of none."""
     declared_features: Callable[[], Collection[str]] = tuple
+    """Returns the features that the node declares."""
     no_user_namespace: Callable[[Pod], str] = lambda _pod: NO_USER_NAMESPACE
+    """Returns why a pod cannot have a user namespace of its own, "" if it can."""
     compare_taints: bool = False
+    """The gate TaintTolerationComparisonOperators."""
     under_pressure: Callable[[Pod], Rejection | None] = lambda _pod: None
+    """Rejects pods that a node under pressure does not take."""
     goes_down: Callable[[], bool] = lambda: False
+    """Returns True while the machine is being shut down."""
     devices: Callable[[Pod, Sequence[Pod]], str] = lambda _pod, _others: ""
+    """Returns why a pod cannot have the devices that it needs beside others, "" if it can."""
     is_device: Callable[[str], bool] = lambda _name: False
+    """True for resources that are counted by `devices`."""
 
     def __call__(self, pod: Pod, active: Iterable[Pod]) -> AdmissionResult:
         """None admits the pod.
