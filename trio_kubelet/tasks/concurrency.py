@@ -152,6 +152,10 @@ class BackgroundTasks:
             while True:
                 await self._woken.wait()
                 self._woken = trio.Event()
-                added, self._added = self._added, []
-                for work in added:
-                    nursery.start_soon(work)
+                self._start_all(nursery)
+
+    def _start_all(self, nursery: trio.Nursery) -> None:
+        """Start what waits. A function of its own, so that no variable keeps a work alive."""
+        added, self._added = self._added, []
+        for work in added:
+            nursery.start_soon(work)

@@ -1,5 +1,6 @@
 """Several works at once, and one error."""
 
+import weakref
 from functools import partial
 
 import pytest
@@ -104,6 +105,22 @@ async def test_background_tasks_begin_with_whoever_runs_them_and_end_with_him() 
         assert seen == ["asked before", "asked meanwhile"]
         nursery.cancel_scope.cancel()
     assert sorted(seen[2:]) == ["asked before ended", "asked meanwhile ended"]
+
+
+async def test_background_tasks_keep_nothing_of_what_they_started() -> None:
+    class Thing:
+        async def use(self) -> None:
+            """It is over at once."""
+
+    tasks, thing = BackgroundTasks(), Thing()
+    seen = weakref.ref(thing)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(tasks.run)
+        tasks.start(thing.use)
+        del thing
+        await trio.testing.wait_all_tasks_blocked()
+        assert seen() is None
+        nursery.cancel_scope.cancel()
 
 
 async def test_items_are_worked_on_a_few_at_a_time_and_an_error_is_raised_as_it_is() -> None:
