@@ -1,8 +1,11 @@
 """The errors of what cannot be got ready: the agent, a pod's containers, or something they need."""
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from attrs import frozen
+
+E = TypeVar("E", bound=BaseException)
 
 
 class StartError(Exception):
@@ -48,6 +51,16 @@ def unexpected(why: str) -> str:
 
 class CollectionError(Exception):
     """Containers or images that nobody needs could not all be removed; the message says why."""
+
+
+def without_frames(error: E) -> E:
+    """The error itself, to be kept as a value: without its causes, and the frames it went through.
+
+    They have what was worked on, megabytes of a tenant's for one, and whatever keeps the error:
+    that would be a circle, which only a search finds.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def aggregated(errors: Iterable[str]) -> str:

@@ -6,7 +6,8 @@ and with it a port, or the pods.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from typing import TypeVar, cast
 
 import structlog
 import trio
@@ -32,15 +33,35 @@ async def run_in_thread_now(
     limiter: trio.CapacityLimiter | None = None,
     abandon_on_cancel: bool = False,
 ) -> T:
-    """As `trio.to_thread.run_sync`; raises NoThreadError where no thread can be started."""
+    """As `trio.to_thread.run_sync`; raises NoThreadError where no thread can be started.
+
+    An error of the work is handed over as a value: trio's frame keeps one that is raised in the
+    thread, so the two are a circle, with all that the work had.
+    """
+    raised: list[Exception] = []
+    attempt = partial(_attempt, raised, work, *args)
     try:
-        return await trio.to_thread.run_sync(
-            work, *args, limiter=limiter, abandon_on_cancel=abandon_on_cancel
+        done = await trio.to_thread.run_sync(
+            attempt, limiter=limiter, abandon_on_cancel=abandon_on_cancel
         )
     except RuntimeError as error:
         if str(error) != _NO_THREAD:
             raise
         raise NoThreadError(_NO_THREAD) from error
+    if raised:
+        raise raised.pop()
+    return cast("T", done)
+
+
+def _attempt(raised: list[Exception], work: Callable[..., T], *args: object) -> T | None:
+    """Do the work; what it raises is put into the list, without this frame, which has the list."""
+    try:
+        return work(*args)
+    except Exception as error:
+        own_frame = error.__traceback__
+        raised.append(error.with_traceback(own_frame.tb_next if own_frame else None))
+        del own_frame
+        return None
 
 
 async def run_in_thread(

@@ -146,7 +146,7 @@ class Collector:
             try:
                 collected[position] = await self._projection(pod, projection, mode)
             except (ObjectError, ValueError) as error:
-                collected[position] = partial(_fail, error)  # Told with what else is wrong.
+                collected[position] = partial(_fail, str(error))  # Told with what else is wrong.
 
         at_once = min(len(source.sources), SOURCES_AT_ONCE)
         await run_for_each(enumerate(source.sources), collect_one, at_once)
@@ -173,23 +173,21 @@ class Collector:
 
 
 def _add_all(builder: PayloadBuilder, sources: Iterable[AddFiles]) -> None:
-    """Add the files of all sources. Raises what one has raised, or ObjectError with all words."""
-    problems: list[ObjectError | ValueError] = []
+    """Add the files of all sources. Raises ObjectError with the words of all that have failed."""
+    problems: list[str] = []
     for add in sources:
         try:
             add(builder)
         except VolumeTooLargeError:
             raise
         except (ObjectError, ValueError) as error:
-            problems.append(error)
-    if len(problems) == 1:
-        raise problems[0]
+            problems.append(str(error))
     if problems:
-        raise ObjectError(aggregated(map(str, problems)))
+        raise ObjectError(aggregated(problems))
 
 
-def _fail(error: ObjectError | ValueError, _builder: PayloadBuilder) -> None:
-    raise error
+def _fail(why: str, _builder: PayloadBuilder) -> None:
+    raise ObjectError(why)
 
 
 def _one_file(path: str, file: VolumeFile) -> AddFiles:

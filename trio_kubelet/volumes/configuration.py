@@ -105,11 +105,12 @@ class ConfigurationVolume:
             now_ns = self.parts.clock.now_ns()
             await self._prepare(pod, partial(self._write, pod, volume.name, folder, make, now_ns))
         except (ObjectError, ValueError, OSError) as error:
-            problem = VolumeError(volume.name, str(error))
-            if not await self._prepare(pod, partial(self._is_prepared, pod, folder)):
-                raise problem from error
-            return _mounted(volume, folder, problem)
-        return _mounted(volume, folder, None)
+            why = str(error)  # Not the error, which has all that the files were made of.
+        else:
+            return _mounted(volume, folder, None)
+        if not await self._prepare(pod, partial(self._is_prepared, pod, folder)):
+            raise VolumeError(volume.name, why)
+        return _mounted(volume, folder, VolumeError(volume.name, why))
 
     async def tear_down(self, pod_uid: str, folder: Path, threads: Share) -> None:
         """Remove the files and the mark; raises OSError."""

@@ -22,6 +22,7 @@ from typing import TypeVar
 import structlog
 from attrs import evolve, field, frozen
 
+from trio_kubelet.errors import without_frames
 from trio_kubelet.k8s import Pod, Volume
 from trio_kubelet.kernel.mountinfo import mount_points, mounts_at_or_below
 from trio_kubelet.tasks.concurrency import run_all_for_each, run_for_each
@@ -116,7 +117,7 @@ class Volumes:
                 resolved = await self._resolver.resolve(pod, volume)
                 mounted[volume.name] = await self._plugin(resolved).set_up(pod, resolved)
             except (VolumeError, UnresolvedVolumeError, VolumeBackOff) as problem:
-                problems[volume.name] = problem
+                problems[volume.name] = without_frames(problem)
 
         wanted = [volume for volume in pod.spec.volumes if volume.name in used]
         await run_for_each(wanted, prepare_one, min(len(wanted), VOLUMES_AT_ONCE))

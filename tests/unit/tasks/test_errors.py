@@ -2,13 +2,15 @@
 
 import gc
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
+from typing import cast
 
 import pytest
 
 from trio_kubelet.tasks.concurrency import Work, run_all, run_all_for_each, run_concurrently
 from trio_kubelet.tasks.future import Future
+from trio_kubelet.tasks.threads import run_in_thread
 
 
 class Thing:
@@ -36,6 +38,10 @@ async def through_items(work: Work) -> None:
     await run_all_for_each([work, work], lambda item: item(), at_once=2)
 
 
+async def through_a_thread(work: Work) -> None:
+    await run_in_thread(lambda: cast("Coroutine[None, None, None]", work()).send(None))
+
+
 @pytest.fixture
 def without_searches() -> Iterator[None]:
     gc.collect()
@@ -45,7 +51,8 @@ def without_searches() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "run", [through_a_future, through_one_work, through_all_works, through_items]
+    "run",
+    [through_a_future, through_one_work, through_all_works, through_items, through_a_thread],
 )
 async def test_an_error_that_was_handled_keeps_nothing(
     without_searches: None, run: Callable[[Work], Awaitable[None]]

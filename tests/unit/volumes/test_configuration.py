@@ -1,7 +1,10 @@
 """Volumes of configuration data, from the objects of the API to the files that a pod sees."""
 
+import gc
 import stat
+import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -285,3 +288,34 @@ async def test_without_an_api_server_the_pods_own_fields_are_files_all_the_same(
     assert shown(mounted["d"].host_path) == {"labels": 'app="web"'}
     with pytest.raises(VolumesNotReady, match='secret "keys" not found'):
         await volumes.prepare(pod_with(SECRET_VOLUME))
+
+
+async def test_a_volume_that_failed_keeps_nothing_of_what_it_was_made_of(
+    volumes: Volumes, data: Fetched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not until a search for circles: each try would keep other megabytes until then."""
+    seen: list[weakref.ref[ConfigMap]] = []
+
+    async def config_map(self: Fetched, namespace: str, name: str) -> ConfigMap:
+        found = ConfigMap(data=data.config_maps[name])
+        seen.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(Fetched, "config_map", config_map)
+    data.config_maps["many"] = {f"k{number}": "" for number in range(20_000)}
+    there = VolumeProjection(config_map=ConfigMapProjection(name="settings"))
+    missing = VolumeProjection(secret=SecretProjection(name="missing"))
+    wrong = VolumeProjection(
+        config_map=ConfigMapProjection(name="settings", items=(KeyToPath(key="x", path="x"),))
+    )
+    pods = [pod_with(map_volume("many")), pod_with(projected(there, missing, wrong))]
+    gc.collect()
+    gc.disable()
+    try:
+        for pod in pods:
+            with suppress(VolumesNotReady):
+                await volumes.prepare(pod)
+        assert len(seen) == 3
+        assert [each() for each in seen] == [None] * 3
+    finally:
+        gc.enable()
