@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from benchmarks.idle import resident_mib
 from lab.agent import Json, LabAgent, is_running, pod_manifest
+from lab.processes import wait_until
 from tests.apiserver.served import ServedApi
 from tests.apiserver.server import ApiServer
 from tests.hostile.victims import GOOD_PODS, Victims
@@ -63,6 +65,10 @@ def victims(api: ServedApi, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         api.do(partial(tell_all, status="True"))
         yield found
         api.do(delete_all_pods)
+
+
+async def delete_pod(server: ApiServer, name: str, namespace: str) -> None:
+    server.delete(PODS, name, namespace, grace_seconds=0)
 
 
 async def delete_all_pods(server: ApiServer) -> None:
@@ -145,6 +151,46 @@ def test_an_object_of_a_megabyte_that_is_changed_again_and_again(
                 api.do(partial(tell_all, status=status))
             seen_after = made[0]
         assert seen_after < CHANGES, "updates of good pods came after those of the attacker"
+
+
+MAPS = 120
+MAPS_MOST_MEBIBYTES = 42
+"""Of which 17 are at hand; the agent grows by 27 MiB."""
+MAPS_LEFT_MEBIBYTES = 20
+"""After it; 12 are left, in pieces too small to be given back."""
+
+
+def config_map(name: str, size_bytes: int) -> Json:
+    metadata = {"name": name, "namespace": "hostile"}
+    data = {"k": "x" * size_bytes}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def test_more_config_maps_of_a_megabyte_than_a_namespace_may_have_at_hand(
+    victims: Victims, api: ServedApi
+) -> None:
+    """What was at hand is given back when the pod has gone."""
+    names = [f"m{number}" for number in range(MAPS)]
+    for name in names:
+        put(api, config_map(name, 1 << 20))
+    attack = pod(
+        "hostile-maps",
+        "hostile",
+        volumes=[{"name": name, "configMap": {"name": name}} for name in names],
+    )
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in names]
+    attack["spec"]["containers"][0]["volumeMounts"] = mounts
+    pid = victims.agent.pid
+    before = resident_mib(pid)
+    with victims.undisturbed(most_mebibytes=MAPS_MOST_MEBIBYTES):
+        put(api, attack)
+        victims.wait_journal("cannot be kept at hand")
+    api.do(partial(delete_pod, name="hostile-maps", namespace="hostile"))
+    wait_until(
+        lambda: resident_mib(pid) < before + MAPS_LEFT_MEBIBYTES,
+        deadline_seconds=DEADLINE_SECONDS,
+        else_say=lambda: f"{resident_mib(pid) - before} MiB are left of the config maps",
+    )
 
 
 CROWD = [f"crowd-{number}" for number in range(30)]

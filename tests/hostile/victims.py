@@ -63,7 +63,7 @@ class Victims:
         self.agent.remove("attack.yaml")
 
     @contextmanager
-    def undisturbed(self) -> Iterator[None]:
+    def undisturbed(self, most_mebibytes: float = MOST_MEBIBYTES) -> Iterator[None]:
         """What happens in the block disturbs none of them."""
         containers, memory = self._containers(), resident_mib(self.agent.pid)
         seen = len(self._turns())
@@ -78,7 +78,7 @@ class Victims:
         long = [each for each in self._turns()[seen:] if is_too_long(each["cpu_seconds"])]
         assert not long, f"turns of the event loop: {long}"
         grown = resident_mib(self.agent.pid) - memory
-        assert grown < MOST_MEBIBYTES, f"the agent grew by {grown} MiB"
+        assert grown < most_mebibytes, f"the agent grew by {grown} MiB"
 
     def wait_pod(self, name: str, is_so: Callable[[Json], bool]) -> None:
         """Wait until something is so of the pod whose name begins like this."""

@@ -57,8 +57,10 @@ def _run(settings: Settings, read_anew: Callable[[], Examination]) -> int:
     import structlog
 
     from trio_kubelet.agent.main import run_agent
+    from trio_kubelet.kernel.limits import give_back_large_blocks
     from trio_kubelet.telemetry.log import configure_logging
 
+    give_back_large_blocks()
     sys.setswitchinterval(TURN_SECONDS)
     configure_logging(settings)
     log = structlog.get_logger("config")

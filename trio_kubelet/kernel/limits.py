@@ -3,6 +3,7 @@
 Some hosts deny one or the other. That is said once, and the agent goes on.
 """
 
+import ctypes
 import resource
 from pathlib import Path
 
@@ -23,6 +24,24 @@ KERNEL_DEFAULTS = {
 }
 """The values that the Go kubelet gives the kernel: memory is granted as it is asked for and the OOM
 killer decides; a kernel that fails boots again; there are keys for many containers."""
+
+_M_MMAP_THRESHOLD = -3
+LARGE_BLOCK_BYTES = 128 << 10
+"""What the C library begins with; by itself it goes up to 32 MiB."""
+
+
+def give_back_large_blocks() -> bool:
+    """Have each large block of memory given back to the kernel as soon as it is freed, for good.
+
+    By itself the C library keeps room for blocks as large as the largest that was freed: objects of
+    a megabyte that come and go leave twice the memory that they had at a time. False where the C
+    library has no such setting (musl, which does so anyway).
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES))
 
 
 def raise_open_files_limit(wanted: int) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import structlog
 
 from trio_kubelet.kernel.limits import set_oom_score
@@ -14,6 +15,22 @@ import resource, sys
 from trio_kubelet.kernel.limits import raise_open_files_limit
 raise_open_files_limit(int(sys.argv[1]))
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+BLOCKS = """
+from pathlib import Path
+from trio_kubelet.kernel.limits import give_back_large_blocks
+print(give_back_large_blocks() if {is_set} else True)
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+del (first := [b"x" * (1 << 20)])[0]
+before = resident()
+blocks = [b"x" * (1 << 20) for _ in range(64)]
+last = [b"x" * 10_000 for _ in range(100)]
+del blocks
+print(resident() - before)
 """
 
 
@@ -53,3 +70,21 @@ def test_a_host_that_denies_the_oom_score_is_lived_with(tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as logs:
         set_oom_score(-999, tmp_path / "no" / "oom_score_adj")
     assert [entry["event"] for entry in logs] == ["OOM score adjustment failed"]
+
+
+def left_of_blocks(*, is_set: bool) -> int:
+    """The bytes that a process keeps of 64 MiB in blocks that it has freed."""
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKS.format(is_set=is_set)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    has_setting, left = done.stdout.split()
+    if has_setting == "False":
+        pytest.skip("the C library has no such setting")
+    return int(left)
+
+
+def test_large_blocks_are_given_back_when_they_are_freed() -> None:
+    assert left_of_blocks(is_set=True) < 16 << 20
