@@ -1,13 +1,14 @@
-"""Python's search for dead objects in circles, in portions that hold up nobody.
+"""Python's cyclic garbage collection, in portions that hold up nobody.
 
-Python frees an object when nothing refers to it any more. Objects that refer to each other in a
-circle are found by a search, which lets nothing go on until it has looked at all that may be part
-of one: it took 84 ms beside a pod of 400 containers, in whichever turn of the event loop made the
-next object. Next to nothing here is part of a circle, so what has outlived the last kind of search
-is set aside (`gc.freeze`), and the next one looks at what was made since: some 60,000 objects, in
-20 ms. When twice as many are set aside as at the last search through everything, such a search
-follows, and the portion after it may be a quarter as large. So circles that were set aside cannot
-grow without end, and pods that come and go cannot cause such a search again and again.
+Python frees an object when nothing refers to it any more. Reference cycles are found by a
+collection, which lets nothing go on until it has looked at all objects of its generation: one of
+the oldest took 84 ms beside a pod of 400 containers, in whichever turn of the event loop made the
+next object. Next to nothing here is part of a cycle, so what has outlived a collection of the
+oldest generation is set aside (`gc.freeze`), and the next one looks at what was made since: some
+60,000 objects, in 20 ms. When twice as many are set aside as at the last collection of everything,
+another one of that kind follows, and the portion after it may be a quarter as large. So cycles that
+were set aside cannot grow without end, and pods that come and go cannot cause such a collection
+again and again.
 """
 
 import gc
@@ -15,19 +16,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 YOUNG_OBJECTS = 10_000
-"""So many are made before Python searches them."""
+"""So many are made before the youngest generation is collected."""
 SEARCHES_OF_YOUNGER = 1
-"""After more than so many, the next search is through those that outlived them, too."""
+"""After more than so many collections of a generation, the next older one is collected, too."""
 OLDEST = 2
-"""The generation of objects whose search looks at all that is not set aside."""
+"""The generation whose collection looks at all objects that are not set aside."""
 
 
 class _Portions:
-    """Sets objects aside; `gc` calls it at the start and the stop of each search."""
+    """Sets objects aside; `gc` calls it at the start and the stop of each collection."""
 
     def __init__(self) -> None:
         gc.freeze()
-        gc.collect()  # Python waits for a quarter of what the last search of the oldest left: 0.
+        gc.collect()  # Python waits for a quarter of what the last one of the oldest left: 0.
         self._most_aside = gc.get_freeze_count()
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
@@ -44,7 +45,7 @@ class _Portions:
 
 @contextmanager
 def searched_in_portions() -> Iterator[None]:
-    """Search for circles, in portions, in the block. What exists when it begins is set aside."""
+    """Collect cycles, in portions, in the block. What exists when it begins is set aside."""
     before, portions = gc.get_threshold(), _Portions()
     gc.set_threshold(YOUNG_OBJECTS, SEARCHES_OF_YOUNGER, SEARCHES_OF_YOUNGER)
     gc.callbacks.append(portions)

@@ -47,6 +47,25 @@ def passing_containers(spec: "PodSpec") -> frozenset[str]:
     return frozenset(each.name for each in spec.init_containers if not is_sidecar(each))
 
 
+def most_at_once(spec: "PodSpec", amounts: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """The most of each resource that a pod has at any one time, by the amounts of its containers.
+
+    `amounts` are by the names of containers and of resources.
+    """
+    peak: dict[str, int] = {}
+    beside: dict[str, int] = {}
+    for container in spec.init_containers:
+        for name, amount in amounts.get(container.name, {}).items():
+            together = beside.get(name, 0) + amount
+            peak[name] = max(peak.get(name, 0), together)
+            if is_sidecar(container):
+                beside[name] = together
+    for container in spec.containers:
+        for name, amount in amounts.get(container.name, {}).items():
+            beside[name] = beside.get(name, 0) + amount
+    return {name: max(peak.get(name, 0), beside.get(name, 0)) for name in {**peak, **beside}}
+
+
 def _total(spec: "PodSpec", amounts_of: Callable[[Container], Amounts]) -> dict[str, Quantity]:
     beside: dict[str, Quantity] = {}
     peak: dict[str, Quantity] = {}

@@ -13,7 +13,7 @@ from attrs import define, field, frozen
 from trio_kubelet.config.cpu_policy import CpuPolicyOptions
 from trio_kubelet.config.topology_policy import MOST_NODES
 from trio_kubelet.k8s import Container, Pod, PodQOSClass, Quantity
-from trio_kubelet.k8s.totals import container_requests, is_sidecar, passing_containers
+from trio_kubelet.k8s.totals import container_requests, most_at_once, passing_containers
 from trio_kubelet.resource_managers.cpu_assignment import (
     NOTHING,
     CpuChooser,
@@ -165,7 +165,8 @@ class CpuDraft:
         return {CPU: self._hints(count, self.free, self._reusable)} if count else {}
 
     def pod_hints(self) -> Hints:
-        count = _most_at_once(self.pod, self.counts)
+        counts = {name: {CPU: count} for name, count in self.counts.items()}
+        count = most_at_once(self.pod.spec, counts).get(CPU, 0)
         known = NOTHING.union(*self.known.values())
         return {CPU: self._hints(count, self.free, known)} if count else {}
 
@@ -237,16 +238,6 @@ class CpuDraft:
         if policy.options.full_pcpus_only and policy.topology.of_whole_cores(cpus) != cpus:
             raise _no_whole_cores(available, count, policy.topology.cpus_per_core)
         return cpus
-
-
-def _most_at_once(pod: Pod, counts: Mapping[str, int]) -> int:
-    """The number of exclusive CPUs that a pod has at any one time, at the most."""
-    sidecars = most = 0
-    for container in pod.spec.init_containers:
-        count = counts.get(container.name, 0)
-        most = max(most, sidecars + count)
-        sidecars += count if is_sidecar(container) else 0
-    return max(most, sidecars + sum(counts.get(c.name, 0) for c in pod.spec.containers))
 
 
 def _no_whole_cores(available: int, count: int, per_core: int) -> RefusedError:

@@ -14,7 +14,12 @@ from attrs import define, evolve, field, frozen
 from trio_kubelet.config.parts import MemoryReservation
 from trio_kubelet.config.topology_policy import MOST_NODES
 from trio_kubelet.k8s import HUGEPAGES_PREFIX, Container, Pod, PodQOSClass, Quantity
-from trio_kubelet.k8s.totals import container_requests, is_sidecar, passing_containers
+from trio_kubelet.k8s.totals import (
+    container_requests,
+    is_sidecar,
+    most_at_once,
+    passing_containers,
+)
 from trio_kubelet.resource_managers.hints import (
     Hints,
     NodeMask,
@@ -184,18 +189,7 @@ def _amounts(container: Container) -> Amounts:
 
 def wanted_at_once(pod: Pod) -> Amounts:
     """The bytes that a pod has at any one time, at the most."""
-    wanted = wanted_memory(pod)
-    most: dict[str, int] = {}
-    lasting: dict[str, int] = {}
-    for container in pod.spec.init_containers:
-        for name, size in wanted.get(container.name, {}).items():
-            most[name] = max(most.get(name, 0), lasting.get(name, 0) + size)
-            if is_sidecar(container):
-                lasting[name] = lasting.get(name, 0) + size
-    for container in pod.spec.containers:
-        for name, size in wanted.get(container.name, {}).items():
-            lasting[name] = lasting.get(name, 0) + size
-    return {name: max(most.get(name, 0), lasting.get(name, 0)) for name in {**most, **lasting}}
+    return most_at_once(pod.spec, wanted_memory(pod))
 
 
 @define
