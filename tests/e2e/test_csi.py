@@ -287,11 +287,19 @@ def test_the_space_of_a_claimed_volume_is_told(
             labels = f'namespace="{namespace.name}",persistentvolumeclaim="data"'
             capacity = f"kubelet_volume_stats_capacity_bytes{{{labels}}}"
             assert f"{capacity} {told['capacityBytes']}" in metrics
+            assert f"{staging()} 1.0" in metrics
             namespace.api.delete(namespace.path("Pod", "p"))
             namespace.wait_gone("p")
             assert capacity not in told_by_node(local_cluster, "metrics")
     finally:
         local_cluster.restart_agent()
+
+
+def staging() -> str:
+    """The metric that counts how often the driver has staged a volume."""
+    labels = f'driver_name="{NAME}",grpc_status_code="OK"'
+    method = 'method_name="/csi.v1.Node/NodeStageVolume",migrated="false"'
+    return f"csi_operations_seconds_count{{{labels},{method}}}"
 
 
 def told_by_node(cluster: LocalCluster, path: str) -> str:

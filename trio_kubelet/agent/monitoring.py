@@ -26,6 +26,7 @@ from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.metrics.cadvisor import cadvisor_metrics
 from trio_kubelet.metrics.counted import EventCounter, NodeStartup
+from trio_kubelet.metrics.counted_volumes import VolumeCounter
 from trio_kubelet.metrics.definitions import SHOWN_AS, CredentialProviderCounts, rotation_ages
 from trio_kubelet.metrics.http_requests import counted
 from trio_kubelet.metrics.resource import resource_metrics
@@ -108,7 +109,11 @@ class Monitoring:
         parts.devices.on_allocated.add(safe(counter.devices_allocated))
         parts.pod_resources.on_request.add(safe(counter.pod_resources_asked))
         parts.pod_resources.on_error.add(safe(counter.pod_resources_refused))
-        parts.stats.on_disk_walk.add(safe(counter.disk_walked))
+        volumes = VolumeCounter(counter.counts)
+        parts.csi_drivers.on_call.add(safe(volumes.csi_called))
+        parts.volume_operations.on_operation.add(safe(volumes.volume_operated))
+        parts.volume_operations.on_found.add(safe(volumes.volumes_found))
+        parts.stats.on_disk_walk.add(safe(volumes.disk_walked))
         uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._startup = NodeStartup(counter.counts, parts.clock.now_ns, uptime)
 
@@ -232,6 +237,7 @@ class Monitoring:
             containers=Counter(str(each.state) for pod in seen for each in pod.containers),
             ephemeral_containers=sum(len(s.pod.spec.ephemeral_containers) for s in parts.store),
             relisted_at=parts.clock.now_ns() / 1e9 - age if math.isfinite(age) else 0.0,
+            volumes=parts.volume_operations.counts(),
             exclusive_cpus=len(parts.managers.cpus.assigned),
             shared_pool_millicores=1000 * parts.managers.cpus.free_count,
             pending_resizes=pending_resizes,

@@ -87,7 +87,7 @@ from trio_kubelet.tasks.turns import Turns
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.telemetry.event_writer import EventWriter
 from trio_kubelet.telemetry.log import set_verbosity
-from trio_kubelet.volumes import PodFolders
+from trio_kubelet.volumes import PodFolders, VolumeOperations
 from trio_kubelet.volumes.folders import make_folders
 
 PLUGINS_REGISTRY = "plugins_registry"
@@ -164,6 +164,7 @@ class NodeParts:
         self.csi_drivers = CSIDrivers()
         period_seconds = configuration.volume_stats_agg_period.total_seconds()
         self.volume_usages = VolumeUsages(self.csi_drivers, clock, period_seconds)
+        self.volume_operations = VolumeOperations()
         device_plugins = DevicePlugins(self.journal)
         self.devices = DeviceManager(
             device_plugins,

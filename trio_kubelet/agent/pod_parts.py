@@ -162,6 +162,7 @@ async def make_pod_parts(
         privileged=parts.host.privileged,
         look_seconds=parts.settings.configuration.sync_frequency.total_seconds(),
         limits=cluster.volume_limits,
+        operations=parts.volume_operations,
     )
     staged = StagedVolumes(csi, folders, cluster.references)
     volumes = local_volumes(
@@ -177,6 +178,7 @@ async def make_pod_parts(
         clock=parts.clock,
         privileged=parts.host.privileged,
     ).with_csi(staged)
+    await volumes.tell_found()
     namespaces = parts.settings.configuration.user_namespaces
     id_ranges = await PodIdRanges.open(
         parts.root,

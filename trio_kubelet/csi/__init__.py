@@ -13,7 +13,7 @@ from trio_kubelet.csi.driver import (
     Staging,
     VolumeAccess,
 )
-from trio_kubelet.csi.drivers import CSIDrivers
+from trio_kubelet.csi.drivers import CSIDrivers, DriverCall
 from trio_kubelet.csi.settings import (
     DriverSettings,
     NoDriverSettings,
@@ -26,6 +26,7 @@ from trio_kubelet.csi.volume_usages import MeasuredVolume, VolumeOfPod, VolumeUs
 __all__ = [
     "EXPANDS",
     "CSIDrivers",
+    "DriverCall",
     "DriverClient",
     "DriverSettings",
     "Expansion",

@@ -7,10 +7,11 @@ when it goes, the one before it does. Whoever needs a driver that is not there w
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 
 import structlog
 import trio
-from attrs import define, evolve
+from attrs import define, evolve, frozen
 
 from trio_kubelet.csi.driver import (
     MAX_DRIVER_NAME,
@@ -22,12 +23,26 @@ from trio_kubelet.csi.driver import (
 )
 from trio_kubelet.plugins import MAX_ANSWER_BYTES, Plugin, PluginRefused
 from trio_kubelet.rpc import Channel, RpcError, rpc_words
+from trio_kubelet.rpc.methods import methods_of
+from trio_kubelet.rpc.stubs.csi import v1 as csi
+from trio_kubelet.rpc.watched import RpcCall, WatchedTransport
 from trio_kubelet.tasks.callbacks import Callbacks
 
 log = structlog.get_logger("csi")
 
 SHOWN_VERSIONS = 16
 """Of the versions of a driver in an error."""
+
+
+@frozen(kw_only=True)
+class DriverCall:
+    """A call to a driver that came to its end."""
+
+    driver: str
+    method: str
+    """Its path in gRPC: `/csi.v1.Node/NodeGetInfo`."""
+    seconds: float
+    error: RpcError | None = None
 
 
 @define(eq=False)
@@ -42,7 +57,8 @@ class CSIDrivers:
     """The registered drivers by name.
 
     `on_change` is called when a driver has come or gone, `on_limit` when one can have more volumes
-    here than before, or fewer.
+    here than before, or fewer. `on_call` is told of each call to a driver that is or was
+    registered.
     """
 
     def __init__(self) -> None:
@@ -50,6 +66,7 @@ class CSIDrivers:
         self._came = trio.Event()
         self.on_change: Callbacks[[]] = Callbacks()
         self.on_limit: Callbacks[[]] = Callbacks()
+        self.on_call: Callbacks[[DriverCall]] = Callbacks()
 
     def nodes(self) -> Mapping[str, NodeInfo]:
         """The node as each registered driver knows it, by the drivers' names."""
@@ -80,7 +97,10 @@ class CSIDrivers:
             raise PluginRefused(f"plugin validation failed with err: kubernetes.io/csi: {problem}")
         with closing(Channel(plugin.endpoint, max_answer_bytes=MAX_ANSWER_BYTES)) as channel:
             version = newest_version(plugin.versions)
-            driver = DriverClient(name=plugin.name, version=version, transport=channel)
+            calls: Callbacks[[RpcCall]] = Callbacks()
+            calls.add(partial(self._called, plugin.name))
+            transport = WatchedTransport(channel, calls)
+            driver = DriverClient(name=plugin.name, version=version, transport=transport)
             try:
                 node = await driver.node_info()
             except RpcError as error:
@@ -103,6 +123,12 @@ class CSIDrivers:
             if not entries:
                 del self._registered[driver.name]
             self._changed()
+
+    def _called(self, driver: str, call: RpcCall) -> None:
+        """Tell of a call."""
+        method = methods_of(csi.NodeBase)[call.method].path
+        told = DriverCall(driver=driver, method=method, seconds=call.seconds, error=call.error)
+        self.on_call.call(told)
 
     def _problems(self, plugin: Plugin) -> Iterator[str]:
         """Say why a driver cannot be registered, in the Go kubelet's words where it has some."""

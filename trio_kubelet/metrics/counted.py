@@ -28,7 +28,6 @@ from trio_kubelet.rpc.watched import RpcCall
 from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
 from trio_kubelet.runtime.images.manager import ImageLookup
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
-from trio_kubelet.stats.disk_usage import PodDisk
 from trio_kubelet.status.context import POD_REJECTED
 
 CONTAINER, INIT_CONTAINER = "container", "init_container"
@@ -37,9 +36,6 @@ UNKNOWN = "unknown"
 OUT_OF = "OutOf"
 OUT_OF_FOREIGN_PAGES = "OutOfhugepages"
 """The label of all sizes that the node does not have."""
-WALK = "du"
-"""The Go kubelet's word for counting files one by one, after the program that does it."""
-
 _OF_CONTAINER = 4
 """Labels of a probe that are not about one run of it."""
 
@@ -123,6 +119,7 @@ class EventCounter:
                 counts.started_user_namespaced_pod_errors.inc()
 
     def _created_container(self, call: RpcCall, request: cri.CreateContainerRequest) -> None:
+        self._image_volumes(request, is_made=call.error is None)
         labels = request.config.labels
         kind = self._type(labels.get(POD_UID_LABEL, ""), labels.get(CONTAINER_NAME_LABEL, ""))
         self.counts.started_containers.labels(kind).inc()
@@ -130,6 +127,12 @@ class EventCounter:
             self.counts.started_container_errors.labels(kind, "CreateContainerError").inc()
         elif isinstance(call.response, cri.CreateContainerResponse):
             self._created[call.response.container_id] = kind
+
+    def _image_volumes(self, request: cri.CreateContainerRequest, *, is_made: bool) -> None:
+        counts = self.counts
+        images = sum(bool(mount.image.image) for mount in request.config.mounts)
+        counts.image_volumes.inc(images)
+        (counts.mounted_image_volumes if is_made else counts.unmounted_image_volumes).inc(images)
 
     def observed(self, before: ObservedPod, after: ObservedPod) -> None:
         """A pod was looked at: containers that have ended since are counted."""
@@ -259,11 +262,6 @@ class EventCounter:
     def deferred_resize_granted(self, trigger: str) -> None:
         """A pod is allocated what it has waited for."""
         self.counts.deferred_accepted_resizes.labels(trigger).inc()
-
-    def disk_walked(self, disk: PodDisk) -> None:
-        """The files of a pod's volumes were counted."""
-        for seconds in disk.seconds:
-            self.counts.volume_seconds.labels(WALK).observe(seconds)
 
     # Pods
 

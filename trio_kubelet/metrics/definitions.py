@@ -18,6 +18,7 @@ STATUS_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0)
 RESIZE_MILLISECONDS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000)
 API_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 TOPOLOGY_MILLISECONDS = tuple(0.05 * 2**power for power in range(15))
+VOLUME_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0)
 TURN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 HOUR, DAY = 3600, 86_400
 CERTIFICATE_SECONDS = (
@@ -308,6 +309,40 @@ class Counts:
             "kubelet_volume_metric_collection_duration_seconds",
             "How long counting the files of a volume took.",
             ["metric_source"],
+        )
+        storage = partial(Histogram, registry=self.registry, buckets=VOLUME_SECONDS)
+        self.volume_operation_seconds = storage(
+            "storage_operation_duration_seconds",
+            "How long operations on volumes took.",
+            ["migrated", "operation_name", "status", "volume_plugin"],
+        )
+        self.volume_total_seconds = storage(
+            "volume_operation_total_seconds",
+            "From the first try to mount a volume until it was mounted.",
+            ["operation_name", "plugin_name"],
+        )
+        self.csi_seconds = storage(
+            "csi_operations_seconds",
+            "How long calls to CSI drivers took.",
+            ["driver_name", "grpc_status_code", "method_name", "migrated"],
+        )
+        self.found_volumes = counter(
+            "reconstruct_volume_operations",
+            "Volumes of pods that were on the disk when the agent started.",
+        )
+        self.unreadable_volumes = counter(
+            "reconstruct_volume_operations_errors",
+            "Those of them whose records cannot be read.",
+        )
+        self.image_volumes = counter(
+            "kubelet_image_volume_requested",
+            "Images that the runtime was to mount into containers as volumes.",
+        )
+        self.mounted_image_volumes = counter(
+            "kubelet_image_volume_mounted_succeed", "Those of them in containers that were made."
+        )
+        self.unmounted_image_volumes = counter(
+            "kubelet_image_volume_mounted_errors", "Those of them in containers that were not."
         )
         startup = "kubelet_node_startup"
         self.startup_seconds = gauge(

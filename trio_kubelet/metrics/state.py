@@ -65,6 +65,8 @@ class AgentState:
     """Feature gates by name and stage."""
     versions: Mapping[str, str] = field(factory=dict)
     """Labels of the agent's own versions."""
+    volumes: Mapping[tuple[str, str], int] = field(factory=dict)
+    """Volumes of pods by plugin and state."""
     exclusive_cpus: int = 0
     """CPUs that containers have for themselves."""
     shared_pool_millicores: int = 0
@@ -132,6 +134,10 @@ def state_families(state: AgentState) -> Iterable[Family]:
         "CPUs that are shared and not reserved.",
         state.shared_pool_millicores,
     )
+    volumes = Family("volume_manager_total_volumes", "gauge", "Volumes of pods.")
+    for (plugin, kind), count in sorted(state.volumes.items()):
+        volumes.add(label_text({"plugin_name": plugin, "state": kind}), count)
+    yield volumes
     yield _one("kubelet_pleg_last_seen_seconds", "When all was looked at.", state.relisted_at)
     dropped = Family("kubelet_pleg_discard_events", "counter", "Changes of pods that were dropped.")
     dropped.add("", state.dropped_changes)

@@ -13,7 +13,7 @@ import trio_asyncio  # noqa: F401
 # isort: split
 
 from trio_kubelet.rpc.channel import Channel
-from trio_kubelet.rpc.errors import Code, RpcError, code_of_reset, rpc_words, unless_gone
+from trio_kubelet.rpc.errors import Code, RpcError, code_name, code_of_reset, rpc_words, unless_gone
 from trio_kubelet.rpc.field_cut import FieldCut, Head
 from trio_kubelet.rpc.in_process import InProcess
 from trio_kubelet.rpc.loop import open_rpc_loop
@@ -31,6 +31,7 @@ __all__ = [
     "ListReuse",
     "RpcError",
     "Transport",
+    "code_name",
     "code_of_reset",
     "decode_entries",
     "encode_ahead",

@@ -61,12 +61,16 @@ def code_of_reset(error_code: int) -> Code:
     return CODES_OF_RESETS.get(error_code, Code.INTERNAL)
 
 
-def rpc_words(code: Code, message: str) -> str:
-    """Return how Go's gRPC shows an error, which spells one code in another way."""
-    name = "".join(word.capitalize() for word in code.name.split("_"))
+def code_name(code: Code) -> str:
+    """Return the name of a code in Go's gRPC, which spells one of them in another way."""
     if code is Code.CANCELLED:
-        name = "Canceled"
-    return f"rpc error: code = {name} desc = {message}"
+        return "Canceled"
+    return "".join(word.capitalize() for word in code.name.split("_"))
+
+
+def rpc_words(code: Code, message: str) -> str:
+    """Return how Go's gRPC shows an error."""
+    return f"rpc error: code = {code_name(code)} desc = {message}"
 
 
 async def unless_gone(call: Awaitable[T]) -> T | None:

@@ -28,6 +28,7 @@ from trio_kubelet.volumes.host_path import HostPath
 from trio_kubelet.volumes.image import ImageVolume
 from trio_kubelet.volumes.local import LocalVolume
 from trio_kubelet.volumes.nfs import NFSVolume
+from trio_kubelet.volumes.operations import VolumeOperation, VolumeOperations
 from trio_kubelet.volumes.ownership import VolumeOwnership
 from trio_kubelet.volumes.plugin import VolumePlugin, VolumeThreads
 from trio_kubelet.volumes.pod_storage import PodStorage
@@ -107,5 +108,7 @@ __all__ = [
     "PodFolders",
     "PodStorage",
     "StagedVolumes",
+    "VolumeOperation",
+    "VolumeOperations",
     "local_volumes",
 ]

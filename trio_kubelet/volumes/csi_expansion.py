@@ -31,6 +31,7 @@ from trio_kubelet.telemetry import EventType
 from trio_kubelet.volumes.back_offs import RETRY
 from trio_kubelet.volumes.csi_records import StagePlace
 from trio_kubelet.volumes.csi_requests import CSIParts, CSIRequests, NoDriverError
+from trio_kubelet.volumes.operations import EXPAND
 from trio_kubelet.volumes.plugin import VolumeError
 from trio_kubelet.volumes.resolved import ResolvedVolume, claim_name
 
@@ -281,8 +282,10 @@ class VolumeExpansions:
         async with self._calls(place):
             if used.pod.metadata.uid not in followed.users:
                 return
+            plugin = self._parts.shown_plugin(place.key.driver)
             try:
-                await self._expand(used, wanted)
+                with self._parts.operations.measured(plugin, EXPAND):
+                    await self._expand(used, wanted)
             except ExpansionRefusedError as error:
                 followed.refused = wanted.size
                 self._warn(used, str(error))

@@ -186,6 +186,14 @@ def read_record(folder: Path) -> VolumeRecord | None:
     )
 
 
+def is_readable(folder: Path) -> bool:
+    """True if the record in a folder says which volume it is of. Raises OSError."""
+    try:
+        return read_record(folder) is not None
+    except RecordError:
+        return False
+
+
 def recorded_stages(root: Path) -> Iterator[StagePlace]:
     """Return the places of all volumes that were to be staged. Raises OSError.
 

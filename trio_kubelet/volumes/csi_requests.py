@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
 from trio_kubelet.csi import (
     CSIDrivers,
@@ -46,7 +46,14 @@ from trio_kubelet.rpc import Code
 from trio_kubelet.rpc.stubs.csi import v1 as csi
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.telemetry import EventRecorder, Journal
-from trio_kubelet.volumes.csi_records import EPHEMERAL, PERSISTENT, VolumeKey, attachment_name
+from trio_kubelet.volumes.csi_records import (
+    EPHEMERAL,
+    PERSISTENT,
+    PLUGIN,
+    VolumeKey,
+    attachment_name,
+)
+from trio_kubelet.volumes.operations import VolumeOperations
 from trio_kubelet.volumes.payload import fs_group
 from trio_kubelet.volumes.plugin import VolumeError
 from trio_kubelet.volumes.resolved import ResolvedVolume
@@ -98,6 +105,11 @@ class CSIParts:
     """How often volumes in use are looked after."""
     limits: VolumeLimits | None = None
     """The numbers of volumes that the node can have; None if the cluster does not want to know."""
+    operations: VolumeOperations = field(factory=VolumeOperations)
+
+    def shown_plugin(self, driver: str) -> str:
+        """Return the plugin's name in metrics; with the driver's, if there is one of that name."""
+        return PLUGIN if self.drivers.get(driver) is None else f"{PLUGIN}:{driver}"
 
     async def driver(self, name: str) -> DriverClient:
         """Return a driver, for which it waits a little. Raises NoDriverError."""

@@ -56,6 +56,7 @@ from trio_kubelet.volumes.csi_requests import (
 from trio_kubelet.volumes.devices import bind_device, link_device, tell_mapped, unbind_device
 from trio_kubelet.volumes.doubt_marks import CSI_MARKS, DoubtMarks
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders, plugin_folder
+from trio_kubelet.volumes.operations import UNMAP, UNMOUNT
 from trio_kubelet.volumes.ownership import VolumeOwnership
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeBusy, VolumeError, VolumeThreads
 from trio_kubelet.volumes.resolved import ResolvedVolume, claim_name
@@ -200,6 +201,10 @@ class CSIVolumes:
             self._republications.end(key)
         return mounted
 
+    def shown_plugin(self, volume: ResolvedVolume) -> str:
+        """Return the plugin's name in metrics for a volume."""
+        return self._parts.shown_plugin(volume_key(volume, "").driver)
+
     async def published(self, pod_uid: str, threads: Share) -> Sequence[Published]:
         """Return what drivers have published for a pod, or were to. Raises OSError."""
         return await threads.run_sync(partial(self._published, pod_uid))
@@ -215,8 +220,19 @@ class CSIVolumes:
         self._republications.end(key)
         try:
             found = await threads.run_sync(place.key)
-            if found is None:
-                return
+        except RecordError as error:
+            raise VolumeBusy(place.target.parent, str(error)) from error
+        if found is None:
+            return
+        name = UNMAP if isinstance(place, PublishedDevice) else UNMOUNT
+        with self._parts.operations.measured(self._parts.shown_plugin(found.driver), name):
+            await self._unpublish(key, place, found, threads)
+
+    async def _unpublish(
+        self, key: Key, place: Published, found: VolumeKey, threads: Share
+    ) -> None:
+        """Have the driver take a volume away that it was asked for. Raises as `unpublish`."""
+        try:
             if isinstance(place, PublishedDevice):
                 await threads.run_sync(place.undo)
             state = await self._state(key, place, threads)

@@ -55,6 +55,7 @@ from trio_kubelet.volumes.csi_requests import (
 )
 from trio_kubelet.volumes.doubt_marks import CSI_STAGE_MARKS, DoubtMarks
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders
+from trio_kubelet.volumes.operations import UNMAP_DEVICE, UNMOUNT_DEVICE
 from trio_kubelet.volumes.plugin import MAX_THREADS, VolumeBackOff, VolumeError
 from trio_kubelet.volumes.resolved import (
     NodeFullError,
@@ -386,7 +387,10 @@ class StagedVolumes:
         async with volume.calls:
             need = volume.need
             if step is StageEvent.UNSTAGE:
-                await self._unstage(volume)
+                plugin = self.parts.shown_plugin(volume.place.key.driver)
+                name = UNMOUNT_DEVICE if volume.place.device is None else UNMAP_DEVICE
+                with self.parts.operations.measured(plugin, name):
+                    await self._unstage(volume)
             elif need is not None:
                 await self._stage(volume, need)
                 for uid in volume.users:

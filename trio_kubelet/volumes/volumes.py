@@ -28,12 +28,14 @@ from trio_kubelet.kernel.mountinfo import mount_points, mounts_at_or_below
 from trio_kubelet.tasks.concurrency import run_all_for_each, run_for_each
 from trio_kubelet.tasks.fair_limiter import ALL_PODS, Share
 from trio_kubelet.volumes.configuration import KINDS
+from trio_kubelet.volumes.csi_records import is_readable
 from trio_kubelet.volumes.csi_volume import CSIVolumes, Published
 from trio_kubelet.volumes.devices import unmap_devices
 from trio_kubelet.volumes.empty_dir import EmptyDir
 from trio_kubelet.volumes.flex_volume import FlexVolumes
 from trio_kubelet.volumes.folders import PodFolders, make_folders, plugin_folder
 from trio_kubelet.volumes.mount import MS_BIND, mount, unmount
+from trio_kubelet.volumes.operations import VolumeOperations
 from trio_kubelet.volumes.plugin import (
     VOLUMES_AT_ONCE,
     MountedVolume,
@@ -88,6 +90,7 @@ class Volumes:
     """For volumes of the mode Block."""
     _csi: CSIVolumes | None = None
     _flex: FlexVolumes | None = None
+    operations: VolumeOperations = field(factory=VolumeOperations)
 
     def with_csi(self, staged: StagedVolumes) -> "Volumes":
         """Return the same with volumes of CSI drivers."""
@@ -97,6 +100,7 @@ class Volumes:
             plugins={**self._plugins, "csi": csi},
             device_plugins={**self._device_plugins, "csi": csi},
             csi=csi,
+            operations=staged.parts.operations,
         )
 
     async def prepare(self, pod: Pod) -> Mapping[str, MountedVolume]:
@@ -115,7 +119,7 @@ class Volumes:
         async def prepare_one(volume: Volume) -> None:
             try:
                 resolved = await self._resolver.resolve(pod, volume)
-                mounted[volume.name] = await self._plugin(resolved).set_up(pod, resolved)
+                mounted[volume.name] = await self._set_up(pod, resolved)
             except (VolumeError, UnresolvedVolumeError, VolumeBackOff) as problem:
                 problems[volume.name] = without_frames(problem)
 
@@ -124,6 +128,16 @@ class Volumes:
         if problems:
             raise VolumesNotReady({v.name: problems[v.name] for v in wanted if v.name in problems})
         return mounted
+
+    async def _set_up(self, pod: Pod, volume: ResolvedVolume) -> MountedVolume:
+        """Prepare one volume, and tell of it. Raises VolumeError, VolumeBackOff."""
+        plugin = self._plugin(volume)
+        is_of_driver = isinstance(plugin, CSIVolumes)
+        name = plugin.shown_plugin(volume) if isinstance(plugin, CSIVolumes) else plugin.name
+        with self.operations.mounting(
+            pod.metadata.uid, volume, name, is_renewed=volume.kind in KINDS, tells=is_of_driver
+        ):
+            return await plugin.set_up(pod, volume)
 
     async def bind_sub_path(
         self, pod: Pod, volume: MountedVolume, container: str, index: int, sub_path: str
@@ -150,6 +164,16 @@ class Volumes:
         deleted; OSError where something cannot be deleted.
         """
         threads = self._threads.removing.share(namespace, pod_uid)
+        with self.operations.unmounting(pod_uid):
+            await self._remove(pod_uid, threads)
+        self._resolver.forget(pod_uid)
+        if self._csi is not None:
+            self._csi.release(pod_uid)
+        if self._flex is not None:
+            self._flex.release(pod_uid)
+
+    async def _remove(self, pod_uid: str, threads: Share) -> None:
+        """Unmount and remove a pod's volumes. Raises as `tear_down`."""
         sub_paths = self._folders.sub_paths(pod_uid)
         await threads.run_sync(partial(_unmount_below, sub_paths))
         if self._csi is not None:
@@ -161,21 +185,23 @@ class Volumes:
         for folder in await threads.run_sync(partial(self._volume_folders, pod_uid)):
             for plugin in self._plugins.values():
                 if plugin_folder(plugin.name) == folder.parent.name:
+                    if plugin is not self._csi:
+                        self.operations.left(pod_uid, plugin.name, folder.name)
                     await plugin.tear_down(pod_uid, folder, threads)
                     break
             await threads.run_sync(partial(_remove_volume, folder))
         await threads.run_sync(partial(self._remove_empty, pod_uid))
-        self._resolver.forget(pod_uid)
-        if self._csi is not None:
-            self._csi.release(pod_uid)
-        if self._flex is not None:
-            self._flex.release(pod_uid)
 
     async def remove_pod(self, pod_uid: str, namespace: str = "") -> None:
         """Remove the volumes of a pod and then its whole folder. Raises as `tear_down`."""
         await self.tear_down(pod_uid, namespace)
         threads = self._threads.removing.share(namespace, pod_uid)
         await remove_in_pieces(threads, self._folders.pod(pod_uid))
+
+    async def tell_found(self) -> None:
+        """Tell of the volumes that an earlier agent has left in the folders of pods."""
+        look = partial(_found, self._folders)
+        self.operations.on_found.call(*await self._threads.listing.share(ALL_PODS).run_sync(look))
 
     async def pods_on_disk(self) -> frozenset[str]:
         """Return the UIDs of all pods that have a folder, for housekeeping to compare."""
@@ -217,6 +243,20 @@ class Volumes:
         is_own = path.is_relative_to(self._folders.pod(pod.metadata.uid))
         threads = self._threads.preparing if is_own else self._threads.host_paths
         return threads.share_of(pod.metadata)
+
+
+def _found(folders: PodFolders) -> tuple[int, int]:
+    """Return the number of volumes in the folders of pods, and of those without a clear record."""
+    all_there_are = unreadable = 0
+    for uid in folders.uids():
+        for plugin in _folders_in(folders.volumes(uid)):
+            volumes = _entries(plugin)
+            all_there_are += len(volumes)
+            if plugin.name == plugin_folder(CSIVolumes.name):
+                unreadable += sum(not is_readable(each) for each in volumes)
+        for plugin in _folders_in(folders.devices(uid)):
+            all_there_are += len(_entries(plugin))
+    return all_there_are, unreadable
 
 
 def _used_volumes(pod: Pod) -> frozenset[str]:

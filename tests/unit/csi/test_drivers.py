@@ -10,10 +10,10 @@ import trio.testing
 from attrs import define, field
 
 from lab.csi_driver import Behaviour, LabDriver, serve_driver
-from trio_kubelet.csi import CSIDrivers
+from trio_kubelet.csi import CSIDrivers, DriverCall
 from trio_kubelet.csi.driver import NodeInfo, is_driver_name, newest_version
 from trio_kubelet.plugins import Plugin, PluginRefused
-from trio_kubelet.rpc import open_rpc_loop
+from trio_kubelet.rpc import Code, RpcError, open_rpc_loop
 
 NAME = "lab.csi.example.com"
 
@@ -105,6 +105,20 @@ async def test_a_driver_is_asked_what_it_calls_the_node(scene: Scene) -> None:
             NAME: NodeInfo(node_id="n-1", max_volumes=7, topology=topology)
         }
     assert scene.drivers.nodes() == {}
+
+
+async def test_calls_to_a_driver_are_told_with_their_paths(scene: Scene) -> None:
+    plugin, told = await scene.plugin("a"), list[DriverCall]()
+    scene.drivers.on_call.add(told.append)
+    LabDriver(scene.root / "a").set_faults(NodeGetCapabilities={"fail": "INTERNAL: no"})
+    async with scene.drivers.handle(plugin):
+        with pytest.raises(RpcError):
+            await (await scene.drivers.wait(NAME)).capabilities()
+    assert [(each.driver, each.method) for each in told] == [
+        (NAME, "/csi.v1.Node/NodeGetInfo"),
+        (NAME, "/csi.v1.Node/NodeGetCapabilities"),
+    ]
+    assert [each.error and each.error.code for each in told] == [None, Code.INTERNAL]
 
 
 async def test_who_waits_for_a_driver_gets_it_when_it_is_registered(scene: Scene) -> None:

@@ -37,17 +37,10 @@ def _names(text: str) -> frozenset[str]:
 LEFT_OUT: Mapping[str, frozenset[str]] = {
     reason: _names(names)
     for reason, names in {
-        "There are no image volumes yet; pods that mount one wait.": """
-            kubelet_image_volume_mounted_errors_total kubelet_image_volume_mounted_succeed_total
-            kubelet_image_volume_requested_total
-        """,
-        "Nothing counts operations on volumes yet. Nor is there anything that force-cleans them "
-        "after a restart: what was begun is finished or undone as at any time.": """
+        "Nothing force-cleans volumes after a restart: what was begun is finished or undone as at "
+        "any time.": """
             force_cleaned_failed_volume_operation_errors_total
             force_cleaned_failed_volume_operations_total
-            reconstruct_volume_operations_errors_total reconstruct_volume_operations_total
-            storage_operation_duration_seconds volume_manager_total_volumes
-            volume_operation_total_seconds
         """,
         "There is no sweep of orphaned pods' volumes: what is left of a pod goes as any pod does, "
         'by a task of its own (`kubelet_working_pods`, `config="runtime_only"`).': """
@@ -110,6 +103,9 @@ BEYOND: Mapping[str, frozenset[str]] = {
             kubelet_volume_stats_available_bytes kubelet_volume_stats_capacity_bytes
             kubelet_volume_stats_inodes kubelet_volume_stats_inodes_free
             kubelet_volume_stats_inodes_used kubelet_volume_stats_used_bytes
+        """,
+        "A Go kubelet has it once a CSI driver has registered.": """
+            csi_operations_seconds
         """,
         "A Go kubelet has it once it has collected an image.": """
             kubelet_image_garbage_collected_total

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from state_machines.pod import PodState
 from state_machines.probe import ProbeKind
 from trio_kubelet.agent.monitoring import safe
+from trio_kubelet.csi import DriverCall
 from trio_kubelet.k8s import (
     Container,
     ContainerState,
@@ -24,6 +25,7 @@ from trio_kubelet.k8s import (
     Time,
 )
 from trio_kubelet.metrics.counted import EventCounter, operation_name
+from trio_kubelet.metrics.counted_volumes import VolumeCounter
 from trio_kubelet.metrics.http_requests import counted, path_label
 from trio_kubelet.probes import ProbeOutcome, ProbeRun
 from trio_kubelet.rpc import Code, RpcError
@@ -32,6 +34,7 @@ from trio_kubelet.rpc.watched import RpcCall
 from trio_kubelet.runtime.config.security import IdMapping, namespace_options
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 from trio_kubelet.server import Request, Response
+from trio_kubelet.volumes import VolumeOperation
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND
@@ -439,3 +442,63 @@ def test_decisions_on_resizes_and_tries_to_make_them_are_counted() -> None:
     duration = "kubelet_pod_resize_duration_milliseconds_sum"
     assert value(at, duration, success="true") == 42
     assert value(at, duration, success="false") == 1000
+
+
+def test_operations_on_volumes_have_the_labels_of_the_go_kubelet() -> None:
+    count, plugin = counter(), "kubernetes.io/csi:d.example.com"
+    for operation in (
+        VolumeOperation(plugin=plugin, name="volume_mount", seconds=0.2, total_seconds=700),
+        VolumeOperation(plugin=plugin, name="volume_mount", seconds=0.2, has_failed=True),
+        VolumeOperation(plugin=plugin, name="unmount_device", seconds=0.2),
+    ):
+        VolumeCounter(count.counts).volume_operated(operation)
+    name = "storage_operation_duration_seconds"
+    labels = {"migrated": "false", "volume_plugin": plugin}
+    for told, status in (
+        ("volume_mount", "success"),
+        ("volume_mount", "fail-unknown"),
+        ("unmount_device", "success"),
+    ):
+        labels |= {"operation_name": told, "status": status}
+        assert value(count, f"{name}_bucket", **labels, le="0.25") == 1
+        assert value(count, f"{name}_bucket", **labels, le="0.1") == 0
+    name = "volume_operation_total_seconds"
+    total = {"operation_name": "overall_volume_mount", "plugin_name": plugin}
+    assert value(count, f"{name}_bucket", **total, le="600.0") == 0
+    assert value(count, f"{name}_count", **total) == 1
+
+
+def test_calls_to_csi_drivers_are_counted_by_their_codes() -> None:
+    count, method = counter(), "/csi.v1.Node/NodePublishVolume"
+    labels = {"driver_name": "d", "method_name": method, "migrated": "false"}
+    for error, code in (
+        (None, "OK"),
+        (RpcError(Code.DEADLINE_EXCEEDED, ""), "DeadlineExceeded"),
+        (RpcError(Code.CANCELLED, ""), "Canceled"),
+    ):
+        VolumeCounter(count.counts).csi_called(
+            DriverCall(driver="d", method=method, seconds=0.2, error=error)
+        )
+        found = value(count, "csi_operations_seconds_count", **labels, grpc_status_code=code)
+        assert found == 1
+
+
+def test_volumes_that_were_found_at_the_start_are_counted() -> None:
+    count = counter()
+    VolumeCounter(count.counts).volumes_found(7, 2)
+    assert value(count, "reconstruct_volume_operations_total") == 7
+    assert value(count, "reconstruct_volume_operations_errors_total") == 2
+
+
+def test_images_that_containers_mount_are_counted() -> None:
+    count = counter()
+    mounts = [cri.Mount(image=cri.ImageSpec(image="i")), cri.Mount(host_path="/"), cri.Mount()]
+    for fails in (False, True, False):
+        call = create("c", fails=fails)
+        assert isinstance(call.request, cri.CreateContainerRequest)
+        call.request.config.mounts = mounts
+        count.runtime_called(call)
+    name = "kubelet_image_volume"
+    assert value(count, f"{name}_requested_total") == 3
+    assert value(count, f"{name}_mounted_succeed_total") == 2
+    assert value(count, f"{name}_mounted_errors_total") == 1

@@ -56,6 +56,7 @@ STATE = AgentState(
     features={("A", "ALPHA"): True},
     versions={"version": "1"},
     protected_bytes=(1, 2),
+    volumes={("kubernetes.io/csi", "actual_state_of_world"): 1},
 )
 
 
