@@ -1,10 +1,12 @@
 """What a device plugin, and a pod that asks for its devices, can do without disturbing anybody."""
 
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -91,3 +93,45 @@ def test_thousands_of_devices_that_become_unhealthy_and_healthy(victims: Victims
             for told, devices in [("Healthy", HEALTHY), ("Unhealthy", UNHEALTHY)] * FLIPS:
                 plugin.set_devices(devices)
                 victims.wait_pod("hostile", partial(has_devices, told))
+
+
+SETTINGS, PING = b"\0\0\0\4\0\0\0\0\0", b"\0\0\x08\6\0\0\0\0\0whatever"
+FLOOD_BYTES = 4 * 1024 * 1024
+
+
+@contextmanager
+def flooding(path: Path) -> Iterator[None]:
+    """A plugin that answers with frames which mean nothing, until the end of the block."""
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as pool:
+        listener.bind(str(path))
+        listener.listen()
+
+        def flood() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, suppress(OSError):
+                        connection.sendall(SETTINGS)
+                        for _ in range(FLOOD_BYTES // len(PING)):
+                            connection.sendall(PING * 100)
+
+        flooded = pool.submit(flood)
+        try:
+            yield
+        finally:
+            path.unlink()
+            listener.shutdown(socket.SHUT_RDWR)
+            flooded.result()
+
+
+def test_plugins_that_answer_with_frames_without_end(victims: Victims) -> None:
+    folder = victims.agent.root / "plugins_registry"
+    sockets = (folder / f"flood-{number}.sock" for number in range(3))
+    with victims.undisturbed(), ExitStack() as stack:
+        for path in sockets:
+            stack.enter_context(flooding(path))
+        wait_until(
+            lambda: victims.agent.log.read_text().count("plugin registration failed") >= 3,
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: "calls to plugins that flood do not fail",
+        )

@@ -10,6 +10,7 @@ from attrs import field, frozen
 
 from trio_kubelet.devices.allocation import ContainerAllocation
 from trio_kubelet.rpc import Code, RpcError, Transport, is_present, rpc_words
+from trio_kubelet.rpc.bounded import check_fields
 from trio_kubelet.rpc.messages import decode, encode
 from trio_kubelet.rpc.stubs import v1beta1 as wire
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -24,11 +25,15 @@ PRE_START_SECONDS = 30.0
 
 MAX_DEVICES = 16_384
 """Of a resource: each list of them is compared with the one before."""
+MAX_ANSWER_FIELDS = 8 * MAX_DEVICES
+"""Of a list: a device with an id, its health and two NUMA nodes has eight."""
 MANY_DEVICES = 512
 """More are looked at in a thread."""
 MAX_ID_BYTES = 512
 MAX_ITEMS = 1024
 """Of variables, mounts, devices, annotations, CDI devices of an answer to Allocate, each."""
+MAX_FIELDS = 8192
+"""Of such an answer, at all levels: it is decoded each time its container starts."""
 MAX_NUMA_NODES = 64
 MAX_RESPONSE_BYTES = 128 * 1024
 """Of an answer to Allocate, which is kept for as long as the container's pod lives. No variable of
@@ -176,6 +181,11 @@ class DevicePluginClient:
         encoded = b"" if problem else encode(response)
         if len(encoded) > MAX_RESPONSE_BYTES:
             problem = f"{len(encoded)} bytes, must be at most {MAX_RESPONSE_BYTES}"
+        else:
+            try:
+                check_fields(wire.ContainerAllocateResponse, encoded, MAX_FIELDS)
+            except RpcError:
+                problem = f"more than {MAX_FIELDS} fields"
         if problem:
             raise DevicePluginError(f"Allocate of {self.resource} answered {problem}")
         return encoded

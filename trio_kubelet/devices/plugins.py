@@ -25,6 +25,7 @@ from state_machines.device_plugin import (
     DevicePluginState,
 )
 from trio_kubelet.devices.client import (
+    MAX_ANSWER_FIELDS,
     DeviceList,
     DevicePluginClient,
     DevicePluginError,
@@ -179,7 +180,9 @@ class DevicePlugins:
         self._check_place(name)
         if (known := self._resources.get(name)) is not None:
             await trio.sleep_until(known.registered_at + PACE_SECONDS)
-        channel = Channel(path, max_answer_bytes=MAX_ANSWER_BYTES)
+        channel = Channel(
+            path, max_answer_bytes=MAX_ANSWER_BYTES, max_answer_fields=MAX_ANSWER_FIELDS
+        )
         client = DevicePluginClient(resource=name, transport=channel)
         try:
             options = await client.options()

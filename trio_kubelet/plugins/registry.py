@@ -33,6 +33,8 @@ MAX_ANSWER_BYTES = 4 * 2**20
 """The largest message that gRPC for Go takes."""
 MAX_TEXT = 253
 """Characters of a name or an endpoint, which go into messages and objects of the API."""
+MAX_VERSIONS = 1024
+"""Each is compared with those of this node."""
 RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=122.0)
 LOOK_SECONDS = 60.0
 """The folder is looked at so often though no change of it was heard."""
@@ -172,6 +174,8 @@ def introduced_plugin(info: wire.PluginInfo, socket: Path) -> Plugin:
         if len(text) > MAX_TEXT:
             shown = f"{text[:MAX_TEXT]}…"
             raise PluginRefused(f"the {what} {shown!r} has more than {MAX_TEXT} characters")
+    if len(info.supported_versions) > MAX_VERSIONS:
+        raise PluginRefused(f"the plugin has more than {MAX_VERSIONS} versions")
     if not info.name:
         raise PluginRefused("the plugin has no name; PluginInfo.name must not be empty")
     try:

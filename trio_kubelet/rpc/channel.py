@@ -28,11 +28,12 @@ from grpclib.metadata import Deadline
 from h2.exceptions import ProtocolError, StreamClosedError
 from multidict import MultiDict
 
+from trio_kubelet.rpc.bounded import MAX_FIELDS, decode_bounded
 from trio_kubelet.rpc.connection import GrpcChannel
 from trio_kubelet.rpc.errors import Code, RpcError, code_of_reset
 from trio_kubelet.rpc.field_cut import FieldCut, Head
 from trio_kubelet.rpc.loop import current_rpc_loop
-from trio_kubelet.rpc.messages import encode
+from trio_kubelet.rpc.messages import decode_of_any_size, encode
 from trio_kubelet.rpc.methods import (
     Method,
     RequestT,
@@ -42,13 +43,7 @@ from trio_kubelet.rpc.methods import (
     UnaryStub,
     method_of,
 )
-from trio_kubelet.rpc.responses import (
-    READ_AHEAD,
-    Inbox,
-    check_gathered,
-    read_responses,
-    within,
-)
+from trio_kubelet.rpc.responses import Inbox, check_gathered, read_responses, within
 
 STREAM_WINDOW = 16 * 2**20
 WINDOWS = Configuration(
@@ -56,6 +51,13 @@ WINDOWS = Configuration(
     http2_connection_window_size=2**31 - 1,
     _keepalive_time=None,  # a unix socket tells at once when its other end is gone
 )
+SMALL_WINDOW = 256 * 2**10
+SMALL_WINDOWS = Configuration(
+    http2_stream_window_size=SMALL_WINDOW,
+    http2_connection_window_size=2**31 - 1,
+    _keepalive_time=None,
+)
+"""For a server without trust: what it sends and nobody reads is kept in a task's buffer."""
 PREFIX = struct.Struct(">BI")
 """The prefix of each message: whether it is compressed, and how long it is."""
 PIECE_BYTES = 16 * 1024
@@ -109,6 +111,8 @@ class _Call(grpclib.client.Stream[bytes, bytes]):
                 raise ValueError("the answer is compressed, which was not asked for")
             while left:
                 piece = await self._stream.recv_data(min(left, PIECE_BYTES))
+                if not piece:
+                    raise ValueError("the answer is cut short")
                 cut.feed(piece)
                 left -= len(piece)
             self._messages_received += 1
@@ -128,8 +132,16 @@ class _Call(grpclib.client.Stream[bytes, bytes]):
             if size > max_bytes:
                 text = f"received message larger than max ({size} vs. {max_bytes})"
                 raise RpcError(Code.RESOURCE_EXHAUSTED, text)
+            pieces, left = list[bytes](), size
+            while left:
+                # The window is smaller than a message may be.
+                pieces.append(await self._stream.recv_data(min(left, PIECE_BYTES)))
+                if not pieces[-1]:
+                    raise ValueError("the answer is cut short")
+                left -= len(pieces[-1])
+                await asyncio.sleep(0)  # It may have come in frames of a byte each.
             self._messages_received += 1
-            return await self._stream.recv_data(size) if size else b""
+            return b"".join(pieces)
 
     async def recv_all(self, max_bytes: int) -> bytes:
         """Receive all messages up to the end of the call, one behind the other."""
@@ -156,8 +168,9 @@ class Channel(Transport):
 
     Must be made inside `open_rpc_loop()`, at whose end it is closed; may then be used by any
     trio task. Raises ValueError when the endpoint is malformed. Making it does not connect.
-    `headers` go with every call. An answer that has more than `max_answer_bytes` fails its call
-    with RESOURCE_EXHAUSTED.
+    `headers` go with every call. A server that is not trusted has `max_answer_bytes`: an answer
+    that has more, or more than `max_answer_fields` at all levels, fails its call with
+    RESOURCE_EXHAUSTED, and frames that it sends without end are taken slowly.
     """
 
     def __init__(
@@ -166,14 +179,34 @@ class Channel(Transport):
         headers: Mapping[str, str] | None = None,
         *,
         max_answer_bytes: int | None = None,
+        max_answer_fields: int = MAX_FIELDS,
     ) -> None:
         self._path = socket_path(endpoint)
         self._max_answer_bytes = max_answer_bytes
+        self._max_answer_fields = max_answer_fields
         self._headers = headers or {}
         self._loop = current_rpc_loop()
-        self._grpc = GrpcChannel(path=self._path, codec=BytesCodec(), config=WINDOWS)
+        is_trusted = max_answer_bytes is None
+        self._grpc = GrpcChannel(
+            path=self._path,
+            codec=BytesCodec(),
+            config=WINDOWS if is_trusted else SMALL_WINDOWS,
+            budget=None if is_trusted else self._loop.frames,
+        )
         self._closed = False
         self._loop.opened(self)
+
+    async def unary(
+        self,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        deadline_seconds: float | None = None,
+        cut: FieldCut | None = None,
+    ) -> ResponseT:
+        """Call a method with one answer, as `Transport.unary` says."""
+        answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds, cut=cut)
+        return await self._decode(method_of(method).response_type, answer)
 
     async def unary_raw(
         self,
@@ -226,14 +259,26 @@ class Channel(Transport):
             self._check_open()
             await self._loop.run(self._stream(called, data, deadline_seconds, inbox))
 
-        read_ahead = READ_AHEAD if self._max_answer_bytes is None else LARGE_READ_AHEAD
-        return read_responses(call, called, deadline_seconds, head, read_ahead)
+        if self._max_answer_bytes is None:
+            return read_responses(call, called, deadline_seconds, head)
+        return read_responses(
+            call, called, deadline_seconds, head, LARGE_READ_AHEAD, self._decode_bounded
+        )
 
     def close(self) -> None:
         """Close for good; calls under way and later ones fail with UNAVAILABLE. Idempotent."""
         self._closed = True
         self._grpc.close()
         self._loop.closed(self)
+
+    async def _decode(self, message_type: type[ResponseT], data: bytes) -> ResponseT:
+        if self._max_answer_bytes is None:
+            return await decode_of_any_size(message_type, data)
+        return await self._decode_bounded(message_type, data)
+
+    async def _decode_bounded(self, message_type: type[ResponseT], data: bytes) -> ResponseT:
+        limiter = self._loop.decoding
+        return await decode_bounded(message_type, data, self._max_answer_fields, limiter)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -7,36 +7,55 @@ nobody reads, which for a data frame would be all its bytes as hexadecimal numbe
 """
 
 from asyncio import BaseTransport
-from typing import final
+from typing import Any, final
 
 import grpclib.client
 from grpclib.protocol import H2Protocol
 from h2.settings import SettingCodes
 from hyperframe.frame import DataFrame
 
+from trio_kubelet.rpc.frames import FrameBudget, Pace, PacedProtocol
+
 LARGEST_FRAME = 64 * 2**10
 """Bytes. Copies of still larger frames cost more in fresh memory than their number saves."""
 
 
 @final
-class ClientConnection(H2Protocol):
-    """Takes large frames, which the server may send as soon as it has read so."""
+class ClientConnection(PacedProtocol):
+    """Takes large frames, which a server that is trusted may send as soon as it has read so."""
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Send the settings with grpclib's own, before the first call."""
         super().connection_made(transport)
-        h2 = self.connection._connection
-        h2.update_settings({SettingCodes.MAX_FRAME_SIZE: LARGEST_FRAME})
-        self.connection.flush()
+        if self._pace is None:
+            h2 = self.connection._connection
+            h2.update_settings({SettingCodes.MAX_FRAME_SIZE: LARGEST_FRAME})
+            self.connection.flush()
 
 
 @final
 class GrpcChannel(grpclib.client.Channel):
-    """grpclib's channel over such a connection."""
+    """grpclib's channel over such a connection; `budget` is that of a server without trust."""
+
+    def __init__(self, *, budget: FrameBudget | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._budget = budget
+        self._end: ClientConnection | None = None
 
     def _protocol_factory(self) -> H2Protocol:
         protocol = super()._protocol_factory()
-        return ClientConnection(protocol.handler, protocol.config, protocol.h2_config)
+        pace = None if self._budget is None else Pace(self._budget)
+        self._end = ClientConnection(
+            protocol.handler, protocol.config, protocol.h2_config, pace=pace
+        )
+        return self._end
+
+    def close(self) -> None:
+        """Close the connection, also to a server that does not read what it was sent."""
+        super().close()
+        if self._end is not None:
+            self._end.drop_unsent()
+            self._end = None
 
 
 def _length(frame: DataFrame) -> str:

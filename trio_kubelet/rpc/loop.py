@@ -13,9 +13,11 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, final
 
 import structlog
+import trio
 import trio_asyncio
 
 from trio_kubelet.rpc.errors import Code, RpcError
+from trio_kubelet.rpc.frames import FrameBudget
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -31,6 +33,10 @@ class RpcLoop:
 
     def __init__(self, loop: trio_asyncio.TrioEventLoop) -> None:
         self.asyncio_loop = loop
+        self.frames = FrameBudget()
+        """For the frames of all peers that are not trusted."""
+        self.decoding = trio.CapacityLimiter(1)
+        """For the messages of those peers that are not small."""
         self._open: set[_Closable] = set()
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:

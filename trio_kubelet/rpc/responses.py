@@ -10,9 +10,10 @@ from typing import Generic, TypeVar
 
 import trio
 
+from trio_kubelet.rpc.bounded import SMALL_BYTES
 from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.field_cut import Head
-from trio_kubelet.rpc.messages import LARGE_BYTES, decode, decode_of_any_size
+from trio_kubelet.rpc.messages import decode, decode_of_any_size
 from trio_kubelet.rpc.methods import Method, RequestT, ResponseT
 
 T = TypeVar("T")
@@ -76,22 +77,29 @@ class Inbox:
             raise StopAsyncIteration from None
 
 
-class _Responses(Generic[ResponseT]):
-    __slots__ = ("_inbox", "_type")
+Decode = Callable[[type[ResponseT], bytes], Awaitable[ResponseT]]
+"""Decodes a response of which it is not known how much work it is."""
 
-    def __init__(self, inbox: Inbox, response_type: type[ResponseT]) -> None:
+
+class _Responses(Generic[ResponseT]):
+    __slots__ = ("_decode", "_inbox", "_type")
+
+    def __init__(
+        self, inbox: Inbox, response_type: type[ResponseT], decode_large: Decode[ResponseT]
+    ) -> None:
         self._inbox = inbox
         self._type = response_type
+        self._decode = decode_large
 
     def __aiter__(self) -> AsyncIterator[ResponseT]:
         return self
 
     async def __anext__(self) -> ResponseT:
         data = await self._inbox.get()
-        if len(data) <= LARGE_BYTES:
+        if len(data) <= SMALL_BYTES:
             return decode(self._type, data)
         with trio.CancelScope(shield=True):  # what has arrived is not lost
-            response = await decode_of_any_size(self._type, data)
+            response = await self._decode(self._type, data)
         return response  # noqa: RET504
 
 
@@ -118,12 +126,12 @@ async def read_responses(
     deadline_seconds: float | None,
     head: Head | None,
     read_ahead: int = READ_AHEAD,
+    decode_large: Decode[ResponseT] = decode_of_any_size,
 ) -> AsyncIterator[AsyncIterator[ResponseT]]:
     """Run a call in a task while the body reads its responses; leaving the body cancels the call.
 
     Of each response only the `head` is read, if there is one. `read_ahead` may wait to be read.
-    Errors of the body pass as they are,
-    not in a group.
+    Errors of the body pass as they are, not in a group.
     """
     inbox = Inbox(head, read_ahead)
     failure: Exception | None = None
@@ -141,7 +149,7 @@ async def read_responses(
         nursery.start_soon(read)
         try:
             await inbox.sent()
-            yield _Responses(inbox, method.response_type)
+            yield _Responses(inbox, method.response_type, decode_large)
         except Exception as raised:
             failure = raised
         nursery.cancel_scope.cancel()

@@ -154,6 +154,10 @@ async def test_answers_that_are_too_large_cost_their_own_pod(
         with pytest.raises(AllocationError, match="bytes, must be at most"):
             await node.manager.prepare(POD, ())
         plugin.set_faults()
+        with monkeypatch.context() as patched:
+            patched.setattr(client_module, "MAX_FIELDS", 3)
+            with pytest.raises(AllocationError, match="more than 3 fields"):
+                await node.manager.prepare(POD, ())
         await node.manager.prepare(POD, ())
         monkeypatch.setattr(records_module, "MAX_RECORDED_BYTES", 300)
         with pytest.raises(AllocationError, match="have more than"):

@@ -209,6 +209,7 @@ async def test_links_to_sockets_and_folders_elsewhere_are_passed_over(scene: Sce
         ),
         ({"name": ""}, "the plugin has no name"),
         ({"name": "x" * 254}, "has more than 253 characters"),
+        ({"versions": ("1.0",) * 1025}, "the plugin has more than 1024 versions"),
         ({"endpoint": "relative.sock"}, "must be of the form unix:///absolute/path"),
         ({"endpoint": "tcp://127.0.0.1:1"}, "only unix sockets are supported"),
         ({"endpoint": "/" + "x" * 120}, "path is longer than 107 bytes"),
