@@ -6,11 +6,14 @@ r"""A driver of dynamic resource allocation of ours, for tests.
 It prepares the claims that it is asked for, each with one device, and registers with the node's
 agent, until it is killed. With `--cdi` a container that has the device gets a variable with the
 claim's UID. Calls are written to `calls.jsonl` in its folder. What it does wrong is asked of
-`faults.json` there, at each call: {"NodePrepareResources": {"hang": true}}.
+`faults.json` there, at each call: {"NodePrepareResources": {"hang": true}}. With `--health` it
+tells how devices are, as `health.json` there says: {"device": {"health": 2, "message": "hot"}}.
 """
 
 import argparse
 import json
+import time
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +23,24 @@ from attrs import define, field, frozen
 
 from trio_kubelet.rpc import Code, RpcError, open_rpc_loop, serve
 from trio_kubelet.rpc.stubs import pluginregistration as registration
+from trio_kubelet.rpc.stubs import v1 as wire_health
+from trio_kubelet.rpc.stubs import v1alpha1 as wire_health_v1alpha1
 from trio_kubelet.rpc.stubs.k8s.io.kubelet.pkg.apis.dra import v1 as wire
 from trio_kubelet.rpc.stubs.k8s.io.kubelet.pkg.apis.dra import v1beta1 as wire_v1beta1
 
 NAME = "lab.dra.example.com"
 CDI_KIND = "lab.dra.example.com/claim"
 VARIABLE = "LAB_CLAIM_"
+LOOK_SECONDS = 0.2
+"""Between two looks at how devices are."""
+REPEAT_SECONDS = 10.0
+"""Until health is told again that has not changed."""
+
+
+HEALTH_CONTRACTS = (
+    wire_health.DraResourceHealthBase,
+    wire_health_v1alpha1.DraResourceHealthBase,
+)
 
 
 @frozen(kw_only=True)
@@ -36,6 +51,7 @@ class DRABehaviour:
     versions: tuple[str, ...] = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
     requests: tuple[str, ...] = ()
     cdi: Path | None = None
+    has_health: bool = False
 
 
 @define
@@ -59,6 +75,12 @@ class LabDRADriver:
         new = self.folder / "faults.new"
         new.write_text(json.dumps(faults))
         new.replace(self.folder / "faults.json")
+
+    def tell_health(self, **devices: Mapping[str, object]) -> None:
+        """Say how devices of the pool are from now on: `health`, `message`, `timeout` seconds."""
+        new = self.folder / "health.new"
+        new.write_text(json.dumps(devices))
+        new.replace(self.folder / "health.json")
 
     def prepared(self) -> set[str]:
         """The UIDs of the claims that may be prepared: asked for, and not undone."""
@@ -128,6 +150,25 @@ class LabDRADriver:
             await trio.sleep_forever()
         return answer
 
+    async def node_watch_resources(
+        self, _: wire_health.NodeWatchResourcesRequest
+    ) -> AsyncIterator[wire_health.NodeWatchResourcesResponse]:
+        """Tell how devices are, whenever that is new and now and then."""
+        self._note("NodeWatchResources", claims=[])
+        if not self.behaviour.has_health:
+            raise RpcError(Code.UNIMPLEMENTED, "unknown service DRAResourceHealth")
+        path, told, told_at = self.folder / "health.json", "", 0.0
+        while True:
+            text = path.read_text() if path.exists() else ""
+            fault = self._faults("NodeWatchResources")
+            if fault.get("end"):
+                return
+            is_due = text != told or trio.current_time() >= told_at + REPEAT_SECONDS
+            if fault.get("flood") or (text and is_due and not fault.get("mute")):
+                told, told_at = text, trio.current_time()
+                yield _health(json.loads(text))
+            await trio.sleep(0 if fault.get("flood") else LOOK_SECONDS)
+
     async def run(
         self, registry: Path, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
@@ -136,6 +177,7 @@ class LabDRADriver:
             wire.DraPluginBase,
             wire_v1beta1.DraPluginBase,
             registration.RegistrationBase,
+            *(HEALTH_CONTRACTS if self.behaviour.has_health else ()),
         )
         async with trio.open_nursery() as nursery:
             for path in (self.folder / "dra.sock", registry):
@@ -174,19 +216,37 @@ class LabDRADriver:
         """Write a call down, then do what the faults say; returns those of the method."""
         self._note(method, claims=[claim.uid for claim in claims])
         await trio.lowlevel.checkpoint()
-        path = self.folder / "faults.json"
-        faults: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        fault: dict[str, Any] = faults.get(method, {})
+        fault = self._faults(method)
         if fault.get("hang"):
             await trio.sleep_forever()
         if fault.get("fail"):
             raise RpcError(Code.UNKNOWN, str(fault["fail"]))
         return fault
 
+    def _faults(self, method: str) -> dict[str, Any]:
+        path = self.folder / "faults.json"
+        faults: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+        return faults.get(method, {})
+
     def _note(self, method: str, **facts: Any) -> None:
         """Add a line, which is there though the driver be killed."""
         with (self.folder / "calls.jsonl").open("a") as file:
             file.write(json.dumps({"method": method, **facts}) + "\n")
+
+
+def _health(devices: Mapping[str, Mapping[str, Any]]) -> wire_health.NodeWatchResourcesResponse:
+    return wire_health.NodeWatchResourcesResponse(
+        devices=[
+            wire_health.DeviceHealth(
+                device=wire_health.DeviceIdentifier(pool_name="pool", device_name=name),
+                health=wire_health.HealthStatus(each.get("health", 1)),
+                last_updated_time=int(time.time()),
+                health_check_timeout_seconds=each.get("timeout", 0),
+                message=each.get("message", ""),
+            )
+            for name, each in devices.items()
+        ]
+    )
 
 
 async def _main(driver: LabDRADriver, registry: Path) -> None:
@@ -203,12 +263,14 @@ def main() -> None:
     parser.add_argument("--versions", default="v1.DRAPlugin,v1beta1.DRAPlugin")
     parser.add_argument("--requests", default="")
     parser.add_argument("--cdi", type=Path)
+    parser.add_argument("--health", action="store_true")
     arguments = parser.parse_args()
     behaviour = DRABehaviour(
         name=arguments.name,
         versions=tuple(arguments.versions.split(",")),
         requests=tuple(filter(None, arguments.requests.split(","))),
         cdi=arguments.cdi,
+        has_health=arguments.health,
     )
     trio.run(_main, LabDRADriver(arguments.folder, behaviour), arguments.registry_socket)
 

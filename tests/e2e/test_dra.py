@@ -7,10 +7,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import trio
 
 from lab.cluster_api import AwayError, Json, RefusedError
 from lab.dra_driver import NAME, LabDRADriver
@@ -26,6 +27,8 @@ from tests.e2e.cluster import (
     waiting,
 )
 from tests.e2e.local import AGENT, LocalCluster
+from trio_kubelet.rpc import Channel, open_rpc_loop
+from trio_kubelet.rpc.stubs import v1 as wire
 
 GROUP = "/apis/resource.k8s.io/v1"
 DEVICES = 4
@@ -93,7 +96,7 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def driver(cluster: LocalCluster, folder: Path) -> Iterator[LabDRADriver]:
+def driver(cluster: LocalCluster, folder: Path, *options: str) -> Iterator[LabDRADriver]:
     """The driver as a process of its own, which is killed at the end."""
     socket = cluster.agent.root / "plugins_registry" / "dra.sock"
     command = [sys.executable, "-m", "lab.dra_driver", "--folder", str(folder)]
@@ -102,6 +105,7 @@ def driver(cluster: LocalCluster, folder: Path) -> Iterator[LabDRADriver]:
         str(socket),
         "--cdi",
         str(cluster.containerd.cdi_specifications),
+        *options,
     ]
     with subprocess.Popen(command, env=marked(os.environ)) as process:
         try:
@@ -169,6 +173,52 @@ def test_pods_share_a_claim_until_the_last_of_them_has_gone(
         assert said.prepared() == {uid}
         namespace.api.delete(namespace.path("Pod", "second"))
         namespace.wait_gone("second")
+        wait_unprepared(said)
+
+
+def health(pod: Json) -> list[tuple[str, str, str]]:
+    """What the status of a pod's container says of the devices of its claims."""
+    return [
+        (status["name"], device["health"], device.get("message", ""))
+        for status in container(pod).get("allocatedResourcesStatus", ())
+        for device in status["resources"]
+    ]
+
+
+def monitored(cluster: LocalCluster, namespace: Namespace, name: str) -> list[tuple[str, str, str]]:
+    """Claim, driver and device of a pod, as monitoring agents are told."""
+    socket = cluster.agent.root / "pod-resources" / "kubelet.sock"
+    request = wire.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace.name)
+
+    async def ask() -> wire.GetPodResourcesResponse:
+        async with open_rpc_loop():
+            with closing(Channel(str(socket))) as channel:
+                return await channel.unary(
+                    wire.PodResourcesListerStub.get, request, deadline_seconds=DEADLINE_SECONDS
+                )
+
+    return [
+        (claim.claim_name, device.driver_name, device.device_name)
+        for told in trio.run(ask).pod_resources.containers
+        for claim in told.dynamic_resources
+        for device in claim.claim_resources
+    ]
+
+
+def test_the_health_of_devices_is_in_the_status_and_monitoring_agents_are_told_of_them(
+    local_cluster: LocalCluster, namespace: Namespace, devices: None, folder: Path
+) -> None:
+    add_claim(namespace, "one")
+    with driver(local_cluster, folder, "--health") as said:
+        said.tell_health(device={"health": 2, "message": "too hot", "timeout": 3600})
+        namespace.run("first", user(), **of_claim("one"))
+        unhealthy = [("claim:c", "Unhealthy", "too hot")]
+        namespace.wait("first", lambda pod: health(pod) == unhealthy)
+        assert monitored(local_cluster, namespace, "first") == [("one", NAME, "device")]
+        said.tell_health(device={"health": 1})
+        namespace.wait("first", lambda pod: health(pod) == [("claim:c", "Healthy", "")])
+        namespace.api.delete(namespace.path("Pod", "first"))
+        namespace.wait_gone("first")
         wait_unprepared(said)
 
 

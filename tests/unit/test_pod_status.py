@@ -98,7 +98,7 @@ def full_status(pod: Pod) -> PodStatus:
         pending=ResizeCondition(reason="Infeasible", message="never", generation=7),
         in_progress=ResizeCondition(reason="Error", message="no", generation=6),
     )
-    health = ResourceHealth(resource_id="dev-0", health="Healthy")
+    health = ResourceHealth(resource_id="dev-0", health="Unhealthy", message="too hot")
     devices = {"web": (ResourceStatus(name="example.com/gpu", resources=(health,)),)}
     return status_of(pod, observed, node=NODE, resize=resize, devices=devices)
 

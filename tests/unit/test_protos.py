@@ -19,6 +19,7 @@ CRI = "runtime/v1/api.proto"
 CONTRACTS = {
     CRI: "cri-runtime-v1.tsv",
     "dra/v1/api.proto": "dra-v1.tsv",
+    "drahealth/v1/api.proto": "dra-health-v1.tsv",
     "csi/v1/csi.proto": "csi-v1.tsv",
     "deviceplugin/v1beta1/api.proto": "deviceplugin-v1beta1.tsv",
     "pluginregistration/v1/api.proto": "pluginregistration-v1.tsv",

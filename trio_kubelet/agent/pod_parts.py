@@ -280,11 +280,19 @@ class _Builder:
             staged=self.staged,
         )
 
-    def _device_statuses(self, uid: str) -> Mapping[str, tuple[ResourceStatus, ...]]:
+    def _device_statuses(self, pod: Pod) -> Mapping[str, tuple[ResourceStatus, ...]]:
         """The health of a pod's devices, where statuses are to have it."""
-        if not self.parts.settings.gates["ResourceHealthStatus"]:
+        gates = self.parts.settings.gates
+        if not gates["ResourceHealthStatus"]:
             return {}
-        return self.parts.devices.resource_statuses(uid)
+        of_plugins = self.parts.devices.resource_statuses(pod.metadata.uid)
+        of_claims = self.claims.resource_statuses(
+            pod, with_messages=gates["ResourceHealthStatusMessage"]
+        )
+        if not of_claims:
+            return of_plugins
+        names = {*of_plugins, *of_claims}
+        return {name: (*of_plugins.get(name, ()), *of_claims.get(name, ())) for name in names}
 
     async def _allocation(self, pod: Pod, container: Container) -> ContainerAllocation:
         """The devices and settings that plugins and claims give a container. Raises ConfigError."""

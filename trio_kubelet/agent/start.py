@@ -159,6 +159,8 @@ class Agent:
                 self.monitoring.watch_pods(pods.tasks, pod_parts.probes, pods.resizing)
                 self.monitoring.watch_evictions(pods.evictions)
                 self.monitoring.watch_claims(pod_parts.sync.claims)
+                if parts.settings.gates["ResourceHealthStatus"]:
+                    nursery.start_soon(pod_parts.sync.claims.health.run)
                 await nursery.start(pods.loop.run)
                 await nursery.start(parts.pleg.run)
             nursery.start_soon(pods.watch_static_sources)

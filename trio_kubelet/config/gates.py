@@ -174,7 +174,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "ReloadKubeletClientCAFile": always(BETA),
     "ReloadKubeletServerCertificateFile": always(BETA),
     "ResourceHealthStatus": BETA,
-    "ResourceHealthStatusMessage": waiting("devices", BETA),
+    "ResourceHealthStatusMessage": BETA,
     "RestartAllContainersOnContainerExits": BETA,
     "RotateKubeletServerCertificate": BETA,
     "RuntimeClassInImageCriApi": ALPHA,

@@ -4,7 +4,8 @@
 which claims a pod has and which devices of them its containers get; `records.py` keeps the claims
 of this node in the Go kubelet's file (`checkpoint.py`), and `manager.py` has them prepared before
 the first container of a pod and unprepared after the last one. `slices.py` removes what a driver
-that has gone told the scheduler.
+that has gone told the scheduler; `health.py` follows what drivers say of their devices, for the
+statuses of pods (`statuses.py`).
 """
 
 from trio_kubelet.dra.drivers import DRADrivers

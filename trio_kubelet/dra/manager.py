@@ -38,9 +38,11 @@ from trio_kubelet.dra.claims import (
 )
 from trio_kubelet.dra.driver import ClaimIdentity, DRADriver, DriverAnswer
 from trio_kubelet.dra.drivers import DRADrivers
+from trio_kubelet.dra.health import ClaimDeviceHealth, DeviceHealth
 from trio_kubelet.dra.records import MAX_CLAIMS, ClaimRecords
+from trio_kubelet.dra.statuses import claim_resource_statuses
 from trio_kubelet.errors import ConfigError, PreparationError
-from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.k8s import Container, Pod, ResourceStatus
 from trio_kubelet.references import NoReferences, References
 from trio_kubelet.references.object_references import ObjectError
 from trio_kubelet.tasks.callbacks import Callbacks
@@ -105,9 +107,10 @@ class _DriversMissing(ClaimProblem):
 class ClaimManager:
     """Owner of the claims of this node's pods.
 
-    `on_pods(uids)` is called when a driver came that pods wait for, `on_operation(operation,
-    is_error, seconds)` after each attempt to prepare or unprepare claims of a pod, `on_use` when
-    the claims in use are others.
+    `on_pods(uids)` is called when a driver came that pods wait for, and when the health of devices
+    of pods is another; `on_operation(operation, is_error, seconds)` after each attempt to prepare
+    or unprepare claims of a pod; `on_use` when the claims in use are others. `health` has to be run
+    for statuses to tell how devices are.
     """
 
     def __init__(
@@ -127,6 +130,8 @@ class ClaimManager:
         self._claims: dict[Key, _Claim] = {}
         self._waits: dict[str, _PodWait] = {}
         drivers.on_change.add(self._driver_changed)
+        self.health = ClaimDeviceHealth(drivers)
+        self.health.on_health.add(self._health_changed)
 
     async def prepare(self, pod: Pod, *, is_running: bool) -> None:
         """Have the claims of a pod prepared. Drivers are not asked again for a pod that runs.
@@ -203,6 +208,17 @@ class ClaimManager:
                 with trio.CancelScope(shield=True):
                     await self.records.keep()
         self._waits.pop(uid, None)
+
+    def resource_statuses(
+        self, pod: Pod, *, with_messages: bool
+    ) -> Mapping[str, tuple[ResourceStatus, ...]]:
+        """Return the health of the devices of a pod's claims, by container."""
+
+        def health(driver: str, pool: str, device: str) -> DeviceHealth:
+            known = self.health.get(driver, pool, device)
+            return known if with_messages else evolve(known, message="")
+
+        return claim_resource_statuses(pod, self.records.get, health)
 
     def in_use(self) -> Mapping[str, int]:
         """The number of claims that pods use, by driver, and of all drivers under ANY_DRIVER."""
@@ -365,6 +381,10 @@ class ClaimManager:
         known = self._waits.get(uid)
         is_told = known is not None and known.is_told and known.why == why
         self._waits[uid] = _PodWait(why, drivers, is_told)
+
+    def _health_changed(self, driver: str, devices: Collection[tuple[str, str]]) -> None:
+        if uids := self.records.pods_with((driver, *device) for device in devices):
+            self.on_pods.call(uids)
 
     def _driver_changed(self, name: str) -> None:
         if waiting := {uid for uid, wait in self._waits.items() if name in wait.drivers}:

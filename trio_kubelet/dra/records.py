@@ -18,11 +18,16 @@ MAX_CLAIMS = 4096
 """Of a node: each change writes them all."""
 
 
+DeviceOfDriver = tuple[str, str, str]
+"""Names of driver, pool and device."""
+
+
 class ClaimRecords:
     """The records by namespace and name of the claim. `root` is the agent's root folder."""
 
     def __init__(self, root: Path) -> None:
         self._records: dict[tuple[str, str], ClaimRecord] = {}
+        self._by_device: dict[DeviceOfDriver, dict[tuple[str, str], None]] = {}
         self._file = StateFile[tuple[ClaimRecord, ...]](
             root / CHECKPOINT,
             trio.CapacityLimiter(1),
@@ -38,7 +43,7 @@ class ClaimRecords:
         for problem in found.problems:
             self._file.repaired(problem)
         for record in found.records:
-            self._records[record.namespace, record.name] = record
+            self._set(record)
 
     def all(self) -> Collection[ClaimRecord]:
         """The records of all claims."""
@@ -63,13 +68,34 @@ class ClaimRecords:
 
     def put(self, record: ClaimRecord) -> None:
         """Record a claim, or what has changed of it."""
-        self._records[record.namespace, record.name] = record
+        self._set(record)
         self._file.changed()
 
     def drop(self, record: ClaimRecord) -> None:
         """Forget a claim that nobody uses any more."""
-        del self._records[record.namespace, record.name]
+        self._forget(record.namespace, record.name)
         self._file.changed()
+
+    def pods_with(self, devices: Iterable[DeviceOfDriver]) -> frozenset[str]:
+        """The UIDs of the pods that use claims with one of these devices."""
+        keys = {key for device in devices for key in self._by_device.get(device, ())}
+        return frozenset(uid for key in keys for uid in self._records[key].pods)
+
+    def _set(self, record: ClaimRecord) -> None:
+        key = record.namespace, record.name
+        if key in self._records:
+            self._forget(*key)
+        self._records[key] = record
+        for device in _devices_of(record):
+            self._by_device.setdefault(device, {})[key] = None
+
+    def _forget(self, namespace: str, name: str) -> None:
+        key = namespace, name
+        for device in _devices_of(self._records.pop(key)):
+            users = self._by_device[device]
+            del users[key]
+            if not users:
+                del self._by_device[device]
 
     def withdraw(self, uid: str, records: Iterable[ClaimRecord]) -> None:
         """A pod does not use claims any more that others still use."""
@@ -82,3 +108,11 @@ class ClaimRecords:
         True if it is there.
         """
         return await self._file.keep()
+
+
+def _devices_of(record: ClaimRecord) -> frozenset[DeviceOfDriver]:
+    return frozenset(
+        (driver, each.pool, each.device)
+        for driver, devices in record.drivers.items()
+        for each in devices or ()
+    )

@@ -56,7 +56,7 @@ class StatusReporter:
 
     `probed` is what the probes say by container id; its owner may change it at any time, and
     the next report shows it. `runtime_features` returns what the runtime said last of its handlers,
-    `devices` the health of a pod's devices by container, by the pod's UID. `allocations` has what
+    `devices` the health of a pod's devices by container. `allocations` has what
     pods were allocated, `resizes` what is said of their change.
     """
 
@@ -66,7 +66,7 @@ class StatusReporter:
     allocations: Allocations
     resizes: ResizeProgress
     runtime_features: Callable[[], RuntimeFeatures] = RuntimeFeatures
-    devices: Callable[[str], Mapping[str, tuple[ResourceStatus, ...]]] = lambda _uid: {}
+    devices: Callable[[Pod], Mapping[str, tuple[ResourceStatus, ...]]] = lambda _pod: {}
     probed: Mapping[str, ProbeVerdict] = field(factory=dict)
 
     def make(
@@ -96,7 +96,7 @@ class StatusReporter:
                 stopped=stopped,
                 probed=self.probed,
                 actuated=self.allocations.actuated(uid),
-                devices=self.devices(uid),
+                devices=self.devices(pod),
                 resize=self.resizes.status(uid),
             ),
         )

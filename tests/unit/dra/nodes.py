@@ -1,6 +1,6 @@
 """The claims of a node, with drivers in the same process, on a mock clock."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +13,7 @@ from lab.dra_driver import NAME, DRABehaviour, LabDRADriver
 from tests.trio_clock import TrioClock
 from trio_kubelet.dra import ClaimManager, ClaimRecords, DRADrivers
 from trio_kubelet.dra import driver as driver_module
+from trio_kubelet.dra import health as health_module
 from trio_kubelet.dra.drivers import registered_driver
 from trio_kubelet.k8s import (
     AllocatedClaim,
@@ -53,6 +54,10 @@ class Unreachable:
         raise RpcError(Code.UNAVAILABLE, "cannot connect")
 
     node_unprepare_resources = node_prepare_resources
+
+    async def node_watch_resources(self, request: object) -> AsyncIterator[None]:
+        await self.node_prepare_resources(request)
+        yield
 
 
 @define
@@ -140,7 +145,8 @@ def claim_node(
     def line(path: str, **_: object) -> InProcess:
         return Line(node.reachable.get(path, Unreachable()))
 
-    monkeypatch.setattr(driver_module, "Channel", line)
+    for module in (driver_module, health_module):
+        monkeypatch.setattr(module, "Channel", line)
     return node
 
 
