@@ -17,7 +17,7 @@ import pytest
 LAYERS: dict[str, set[str]] = {
     "leaves": {
         *("config", "errors", "foreign_text", "k8s", "kernel", "pod_clients", "pod_source"),
-        *("rpc", "tasks", "telemetry"),
+        *("rpc", "tasks", "telemetry", "tracing"),
     },
     "parts": {
         *(

@@ -27,7 +27,12 @@ from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.metrics.cadvisor import cadvisor_metrics
 from trio_kubelet.metrics.counted import EventCounter, NodeStartup
 from trio_kubelet.metrics.counted_volumes import VolumeCounter
-from trio_kubelet.metrics.definitions import SHOWN_AS, CredentialProviderCounts, rotation_ages
+from trio_kubelet.metrics.definitions import (
+    SHOWN_AS,
+    CredentialProviderCounts,
+    SpanCounts,
+    rotation_ages,
+)
 from trio_kubelet.metrics.http_requests import counted
 from trio_kubelet.metrics.resource import resource_metrics
 from trio_kubelet.metrics.state import (
@@ -114,6 +119,8 @@ class Monitoring:
         parts.volume_operations.on_operation.add(safe(volumes.volume_operated))
         parts.volume_operations.on_found.add(safe(volumes.volumes_found))
         parts.stats.on_disk_walk.add(safe(volumes.disk_walked))
+        if parts.traces is not None:
+            parts.traces.queue.on_dropped.add(safe(SpanCounts(counter.counts.registry).dropped))
         uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._startup = NodeStartup(counter.counts, parts.clock.now_ns, uptime)
 

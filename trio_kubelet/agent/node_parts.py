@@ -23,6 +23,7 @@ from trio_kubelet.agent.policies import (
     rotation_policy,
 )
 from trio_kubelet.agent.resource_parts import make_resource_managers
+from trio_kubelet.agent.traces import make_traces, traced_transport
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.eviction import Signal
 from trio_kubelet.config.settings import Settings
@@ -137,10 +138,11 @@ class NodeParts:
         self.credential_plugin_runs: Callbacks[[str, float, bool]] = Callbacks()
 
         # The container runtime
+        self.traces = make_traces(settings, clock, self.node_name)
         runtime, images, tasks = host.transports
         self.client = RuntimeClient(
-            WatchedTransport(runtime, self.runtime_calls),
-            WatchedTransport(images, self.runtime_calls),
+            WatchedTransport(traced_transport(runtime, self.traces), self.runtime_calls),
+            WatchedTransport(traced_transport(images, self.traces), self.runtime_calls),
             tasks,
             request_timeout_seconds=configuration.runtime_request_timeout.total_seconds(),
             streams_lists=settings.gates["CRIListStreaming"],

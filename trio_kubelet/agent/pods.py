@@ -41,6 +41,7 @@ class Pods:
             recorder=parts.recorder,
             resync_seconds=configuration.sync_frequency.total_seconds(),
             cleaning=CleaningTurns(parts.activity.wait_idle),
+            tracer=parts.traces.tracer if parts.traces is not None else None,
         )
         pod_parts.staged.on_ready.add(lambda uid: self.tasks.put(uid, PodRequest(why=("volume",))))
         merge = SourceMerge(

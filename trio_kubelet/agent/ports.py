@@ -9,6 +9,7 @@ import trio
 from trio_kubelet.agent.cluster import Cluster, Standalone
 from trio_kubelet.agent.monitoring import Monitoring
 from trio_kubelet.agent.node_parts import NodeParts
+from trio_kubelet.agent.traces import traced_routes
 from trio_kubelet.debugging.disk import DiskReport, disk_routes
 from trio_kubelet.errors import StartError
 from trio_kubelet.eviction.report import EvictionReporter
@@ -114,7 +115,7 @@ class Ports:
     def routes(self, nursery: trio.Nursery) -> Sequence[Route]:
         """All that the port for others answers, with what it needs running in the nursery."""
         shared = self._listeners.shared_routes()
-        return (*shared, *self._debugging_routes(nursery))
+        return traced_routes((*shared, *self._debugging_routes(nursery)), self._parts.traces)
 
     def _debugging_routes(self, nursery: trio.Nursery) -> Sequence[Route]:
         """The endpoints that `enableDebuggingHandlers` is about."""

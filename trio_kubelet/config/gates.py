@@ -142,7 +142,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "KubeletRegistrationGetOnExistsOnly": always(DEPRECATED_OFF),
     "KubeletSeparateDiskGC": always(BETA),
     "KubeletServiceAccountTokenForCredentialProviders": BETA,
-    "KubeletTracing": waiting("tracing", GA),
+    "KubeletTracing": always(GA),
     "LocalStorageCapacityIsolationFSQuotaMonitoring": waiting("quota of file systems", BETA_OFF),
     "LoggingAlphaOptions": ALPHA,
     "LoggingBetaOptions": always(BETA),

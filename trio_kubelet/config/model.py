@@ -263,7 +263,7 @@ class KubeletConfiguration:
     # Registration, tracing, the runtime endpoints
     register_with_taints: tuple[RegistrationTaint, ...] = option("registerWithTaints", ())
     register_node: bool = nullable("registerNode", True)
-    tracing: TracingConfiguration | None = nullable("tracing", None, Support(waits_for="tracing"))
+    tracing: TracingConfiguration | None = nullable("tracing")
     local_storage_capacity_isolation: bool = nullable("localStorageCapacityIsolation", True)
     container_runtime_endpoint: str = option(
         "containerRuntimeEndpoint", "unix:///run/containerd/containerd.sock", always=True

@@ -21,6 +21,7 @@ from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.qos_reserve import validate_qos_reserve
 from trio_kubelet.config.tls_names import VERSIONS, unknown_ciphers
 from trio_kubelet.config.topology_policy import validate_topology_manager
+from trio_kubelet.config.trace_endpoint import trace_endpoint
 from trio_kubelet.config.validation_tables import (
     BOUNDS,
     CHOICES,
@@ -419,6 +420,11 @@ def _tracing(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
             f'tracing.endpoint: Invalid value: "{endpoint}": unsupported scheme: {scheme}. '
             "Options are none, dns, unix, or unix-abstract"
         )
+        return
+    try:
+        trace_endpoint(endpoint)
+    except ValueError as error:
+        yield f'tracing.endpoint: Invalid value: "{endpoint}": {error}'
 
 
 def _options(options: NodeOptions) -> Problems:

@@ -54,6 +54,21 @@ def rotation_ages(registry: CollectorRegistry) -> Histogram:
     )
 
 
+class SpanCounts:
+    """Spans of traces; only nodes that have a collector show them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._dropped = Counter(
+            "trio_kubelet_trace_spans_dropped",
+            "Spans that the collector did not get: there were too many, or it was away.",
+            registry=registry,
+        )
+
+    def dropped(self, count: int) -> None:
+        """Some spans were lost."""
+        self._dropped.inc(count)
+
+
 class CredentialProviderCounts:
     """Runs of image credential providers; only nodes that have some show them."""
 

@@ -12,7 +12,8 @@ import trio_asyncio  # noqa: F401
 
 # isort: split
 
-from trio_kubelet.rpc.channel import Channel
+from trio_kubelet.rpc.call_metadata import call_metadata
+from trio_kubelet.rpc.channel import Channel, HostAndPort
 from trio_kubelet.rpc.errors import Code, RpcError, code_name, code_of_reset, rpc_words, unless_gone
 from trio_kubelet.rpc.field_cut import FieldCut, Head
 from trio_kubelet.rpc.in_process import InProcess
@@ -27,10 +28,12 @@ __all__ = [
     "Code",
     "FieldCut",
     "Head",
+    "HostAndPort",
     "InProcess",
     "ListReuse",
     "RpcError",
     "Transport",
+    "call_metadata",
     "code_name",
     "code_of_reset",
     "decode_entries",

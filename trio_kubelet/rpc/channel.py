@@ -20,6 +20,7 @@ from typing import Any, Self, cast, final
 
 import grpclib.client
 import trio
+from attrs import frozen
 from grpclib.config import Configuration
 from grpclib.const import Cardinality
 from grpclib.encoding.base import CodecBase
@@ -29,6 +30,7 @@ from h2.exceptions import ProtocolError, StreamClosedError
 from multidict import MultiDict
 
 from trio_kubelet.rpc.bounded import MAX_FIELDS, decode_bounded
+from trio_kubelet.rpc.call_metadata import with_call_metadata
 from trio_kubelet.rpc.connection import GrpcChannel
 from trio_kubelet.rpc.errors import Code, RpcError, code_of_reset
 from trio_kubelet.rpc.field_cut import FieldCut, Head
@@ -162,9 +164,20 @@ class _Call(grpclib.client.Stream[bytes, bytes]):
         return b"".join(answers)
 
 
+@frozen
+class HostAndPort:
+    """A place in the network."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
 @final
 class Channel(Transport):
-    """Calls methods of the server at an endpoint: `unix:///run/x.sock` or an absolute path.
+    """Calls methods of the server at `unix:///run/x.sock`, an absolute path, or a host and port.
 
     Must be made inside `open_rpc_loop()`, at whose end it is closed; may then be used by any
     trio task. Raises ValueError when the endpoint is malformed. Making it does not connect.
@@ -175,20 +188,24 @@ class Channel(Transport):
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | HostAndPort,
         headers: Mapping[str, str] | None = None,
         *,
         max_answer_bytes: int | None = None,
         max_answer_fields: int = MAX_FIELDS,
     ) -> None:
-        self._path = socket_path(endpoint)
+        self._place = str(endpoint) if isinstance(endpoint, HostAndPort) else socket_path(endpoint)
         self._max_answer_bytes = max_answer_bytes
         self._max_answer_fields = max_answer_fields
         self._headers = headers or {}
         self._loop = current_rpc_loop()
         is_trusted = max_answer_bytes is None
+        if isinstance(endpoint, HostAndPort):
+            where: dict[str, Any] = {"host": endpoint.host, "port": endpoint.port}
+        else:
+            where = {"path": self._place}
         self._grpc = GrpcChannel(
-            path=self._path,
+            **where,
             codec=BytesCodec(),
             config=WINDOWS if is_trusted else SMALL_WINDOWS,
             budget=None if is_trusted else self._loop.frames,
@@ -220,7 +237,8 @@ class Channel(Transport):
         called = method_of(method)
         data = encode(request)
         self._check_open()
-        call = self._unary(called, data, deadline_seconds, cut)
+        headers = with_call_metadata(self._headers)
+        call = self._unary(called, data, headers, deadline_seconds, cut)
         return await within(deadline_seconds, called.path, self._loop.run(call))
 
     async def gather_raw(
@@ -240,7 +258,8 @@ class Channel(Transport):
             await call.send_message(data, end=True)
             return await call.recv_all(max_bytes)
 
-        calling = self._loop.run(self._talk(called, deadline_seconds, talk))
+        headers = with_call_metadata(self._headers)
+        calling = self._loop.run(self._talk(called, headers, deadline_seconds, talk))
         return await within(deadline_seconds, called.path, calling) or b""
 
     def stream(
@@ -254,10 +273,11 @@ class Channel(Transport):
         """Call a method with many answers, as `Transport.stream` says."""
         called = method_of(method)
         data = encode(request)
+        headers = with_call_metadata(self._headers)
 
         async def call(inbox: Inbox) -> None:
             self._check_open()
-            await self._loop.run(self._stream(called, data, deadline_seconds, inbox))
+            await self._loop.run(self._stream(called, data, headers, deadline_seconds, inbox))
 
         if self._max_answer_bytes is None:
             return read_responses(call, called, deadline_seconds, head)
@@ -282,12 +302,13 @@ class Channel(Transport):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise RpcError(Code.UNAVAILABLE, f"the channel to {self._path} is closed")
+            raise RpcError(Code.UNAVAILABLE, f"the channel to {self._place} is closed")
 
     async def _unary(
         self,
         method: Method[RequestT, ResponseT],
         request: bytes,
+        headers: Mapping[str, str],
         deadline_seconds: float | None,
         cut: FieldCut | None,
     ) -> bytes:
@@ -299,7 +320,7 @@ class Channel(Transport):
                 return await call.recv_within(self._max_answer_bytes)
             return await call.recv_message()
 
-        answer = await self._talk(method, deadline_seconds, talk)
+        answer = await self._talk(method, headers, deadline_seconds, talk)
         if answer is None:
             raise RpcError(Code.INTERNAL, f"{method.path} ended without an answer")
         return answer
@@ -308,6 +329,7 @@ class Channel(Transport):
         self,
         method: Method[RequestT, ResponseT],
         request: bytes,
+        headers: Mapping[str, str],
         deadline_seconds: float | None,
         inbox: Inbox,
     ) -> None:
@@ -322,18 +344,19 @@ class Channel(Transport):
                 except trio.WouldBlock:
                     await self._loop.asyncio_loop.trio_as_future(inbox.put, answer)
 
-        await self._talk(method, deadline_seconds, talk)
+        await self._talk(method, headers, deadline_seconds, talk)
 
     async def _talk(
         self,
         method: Method[RequestT, ResponseT],
+        headers: Mapping[str, str],
         deadline_seconds: float | None,
         talk: Callable[[_Call], Awaitable[bytes | None]],
     ) -> bytes | None:
         call = _Call(
             self._grpc,
             method.path,
-            cast("Any", MultiDict(self._headers)),
+            cast("Any", MultiDict(headers)),
             Cardinality.UNARY_STREAM if method.streams else Cardinality.UNARY_UNARY,
             bytes,
             bytes,
@@ -358,7 +381,7 @@ class Channel(Transport):
             self._grpc.close()
             raise RpcError(Code.UNAVAILABLE, f"connection given up: {error}") from error
         except OSError as error:
-            text = f"cannot connect to {self._path}: {error.strerror or error}"
+            text = f"cannot connect to {self._place}: {error.strerror or error}"
             raise RpcError(Code.UNAVAILABLE, text) from error
         except Exception as error:
             # A library's exception that is about the wire, such as an answer cut short.

@@ -10,7 +10,7 @@ event, and the task tries again later.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import ParamSpec, Protocol, TypeVar
 
 import structlog
@@ -36,6 +36,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.tasks.retries import Retries, stretched
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Walk
+from trio_kubelet.tracing import Tracer
 
 log = structlog.get_logger("pod")
 
@@ -134,13 +135,21 @@ class PodSteps(Protocol):
         ...
 
 
+_SPANS = {
+    PodState.SYNC_POD: "syncPod",
+    PodState.TERMINATING: "syncTerminatingPod",
+    PodState.TERMINATED: "syncTerminatedPod",
+    PodState.RELEASED: "cleanPod",
+}
+
+
 @frozen(kw_only=True)
 class SharedByTasks:
     """The parts that all tasks are made with.
 
     A pod is looked at again after about `resync_seconds`. `on_released(uid)` is called when a pod
     holds nothing any more that others could want, `on_work(pod, state, seconds)` when work for
-    one has ended, however it did.
+    one has ended, however it did. `tracer` makes a span of it, if there are traces.
     """
 
     journal: Journal
@@ -149,6 +158,20 @@ class SharedByTasks:
     cleaning: CleaningTurns
     on_released: Callable[[str], None]
     on_work: Callable[[Pod, PodState, float], None]
+    tracer: Tracer | None = None
+
+    def span(self, pod: Pod, state: PodState) -> AbstractContextManager[object]:
+        """The span of work for a pod, with the Go kubelet's names, if there are traces."""
+        if self.tracer is None:
+            return nullcontext()
+        meta = pod.metadata
+        attributes = {
+            "k8s.pod.uid": meta.uid,
+            "k8s.pod": meta.key,
+            "k8s.pod.name": meta.name,
+            "k8s.namespace.name": meta.namespace,
+        }
+        return self.tracer.span(_SPANS[state], attributes=attributes)
 
 
 @frozen(kw_only=True)
@@ -358,7 +381,7 @@ class PodTask:
         """Do the work of a state; None when it was cut short by a request, or failed."""
         state, began_at = self.state, trio.current_time()
         try:
-            with trio.CancelScope() as self._work:
+            with trio.CancelScope() as self._work, self._shared.span(self.pod, state):
                 return await work(*args, **kwargs)
         except UnfinishedError as error:
             log.warning("pod work unfinished, will retry", state=str(self.state), error=str(error))

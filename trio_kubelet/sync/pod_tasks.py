@@ -23,6 +23,7 @@ from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.tasks.turns import TurnQueue
 from trio_kubelet.telemetry import EventRecorder, Journal
+from trio_kubelet.tracing import Tracer
 
 log = structlog.get_logger("pods")
 
@@ -39,7 +40,7 @@ class PodTasks:
     called when a pod holds nothing any more that others could want, `on_finished(uid, incarnation)`
     after each task's end, `on_work(pod, state, seconds)` after each piece of work, `on_orphan(uid)`
     when the task of a pod that nobody wants begins. `cleaning` says when what is left of a pod is
-    removed.
+    removed. With a `tracer` each piece of work is a span.
 
     All methods are plain functions: a handler of the sync loop calls them, and nothing interleaves.
     """
@@ -53,6 +54,7 @@ class PodTasks:
         recorder: EventRecorder,
         resync_seconds: float,
         cleaning: CleaningTurns,
+        tracer: Tracer | None = None,
     ) -> None:
         self.on_released: Callbacks[[str]] = Callbacks()
         self.on_finished: Callbacks[[str, int]] = Callbacks()
@@ -67,6 +69,7 @@ class PodTasks:
             cleaning=cleaning,
             on_released=self.on_released.call,
             on_work=self.on_work.call,
+            tracer=tracer,
         )
         self._tasks: dict[str, PodTask] = {}
         self._last_of_name: dict[str, PodTask] = {}

@@ -137,7 +137,6 @@ def test_thresholds_that_have_no_effect_are_named_by_their_signal() -> None:
         ("{enforceNodeAllocatable: [pods, kube-reserved], kubeReservedCgroup: /kube}", []),
         ("{cgroupRoot: /pods, memorySwap: {swapBehavior: LimitedSwap}}", []),
         ("featureGates: {EventedPLEG: false, StatefulSetSemanticRevisionComparison: false}", []),
-        ("featureGates: {KubeletTracing: true}", ["featureGates.KubeletTracing"]),
         (
             "featureGates: {GracefulNodeShutdown: false, "
             "GracefulNodeShutdownBasedOnPodPriority: false, WindowsGracefulNodeShutdown: false}",

@@ -140,7 +140,7 @@ BEYOND: Mapping[str, frozenset[str]] = {
         """,
         "The agent's own.": """
             trio_kubelet_build_info trio_kubelet_event_loop_turn_seconds
-            trio_kubelet_journal_overwritten_total
+            trio_kubelet_journal_overwritten_total trio_kubelet_trace_spans_dropped_total
         """,
     }.items()
 }

@@ -20,6 +20,7 @@ from trio_kubelet.metrics.definitions import (
     Counts,
     CredentialProviderCounts,
     ProbeCounts,
+    SpanCounts,
 )
 from trio_kubelet.metrics.resource import resource_metrics
 from trio_kubelet.metrics.state import (
@@ -110,7 +111,7 @@ def all_there_is() -> set[Metric]:
     ]
     return {
         *defined("/metrics", Counts().registry),
-        *credential_provider_metrics(),
+        *metrics_of_some_nodes(),
         *read("/metrics", exposition(agent)),
         *defined("/metrics/probes", ProbeCounts().registry),
         *read("/metrics/probes", exposition([process_start_family()])),
@@ -119,9 +120,11 @@ def all_there_is() -> set[Metric]:
     }
 
 
-def credential_provider_metrics() -> Iterator[Metric]:
+def metrics_of_some_nodes() -> Iterator[Metric]:
+    """Those of nodes with credential providers, and with a collector of traces."""
     registry = CollectorRegistry()
     CredentialProviderCounts(registry)
+    SpanCounts(registry)
     yield from defined("/metrics", registry)
 
 

@@ -1,0 +1,76 @@
+"""A transport that makes each call with one answer a span, and tells the peer of it."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any
+
+from trio_kubelet.rpc import RpcError, Transport, call_metadata
+from trio_kubelet.rpc.field_cut import FieldCut, Head
+from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub, method_of
+from trio_kubelet.tracing.tracer import Span, SpanKind, Tracer
+
+TRACEPARENT = "traceparent"
+
+
+class TracedTransport(Transport):
+    """Passes calls on. A stream that lasts is no span: it would end with the agent."""
+
+    def __init__(self, transport: Transport, tracer: Tracer) -> None:
+        self._transport = transport
+        self._tracer = tracer
+
+    async def unary_raw(
+        self,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        deadline_seconds: float | None = None,
+        cut: FieldCut | None = None,
+    ) -> bytes:
+        with self._call(method_of(method).path):
+            return await self._transport.unary_raw(
+                method, request, deadline_seconds=deadline_seconds, cut=cut
+            )
+
+    async def gather_raw(
+        self,
+        method: StreamStub[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        max_bytes: int,
+        deadline_seconds: float | None = None,
+    ) -> bytes:
+        with self._call(method_of(method).path):
+            return await self._transport.gather_raw(
+                method, request, max_bytes=max_bytes, deadline_seconds=deadline_seconds
+            )
+
+    def stream(
+        self,
+        method: StreamStub[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        deadline_seconds: float | None = None,
+        head: Head | None = None,
+    ) -> AbstractAsyncContextManager[AsyncIterator[ResponseT]]:
+        """As `Transport.stream`."""
+        return self._transport.stream(method, request, deadline_seconds=deadline_seconds, head=head)
+
+    @contextmanager
+    def _call(self, path: str) -> Iterator[Span]:
+        """The span of a call, by OpenTelemetry's names for those of gRPC."""
+        service, _, name = path.lstrip("/").partition("/")
+        attributes: dict[str, Any] = {
+            "rpc.system": "grpc",
+            "rpc.service": service,
+            "rpc.method": name,
+        }
+        with self._tracer.span(f"{service}/{name}", SpanKind.CLIENT, attributes) as span:
+            try:
+                with call_metadata({TRACEPARENT: span.context.traceparent}):
+                    yield span
+            except RpcError as error:
+                span.note("rpc.grpc.status_code", int(error.code))
+                span.error = str(error)
+                raise
+            span.note("rpc.grpc.status_code", 0)
