@@ -17,7 +17,7 @@ from trio_kubelet.devices.client import DevicePluginError
 from trio_kubelet.devices.plugins import DevicePlugins, Endpoint
 from trio_kubelet.k8s.validation.resources import is_extended
 from trio_kubelet.plugins import Plugin, PluginRefused
-from trio_kubelet.rpc import Code, RpcError, serve
+from trio_kubelet.rpc import Code, RpcError, ServerLimits, serve
 from trio_kubelet.rpc.stubs import v1beta1 as wire
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.fair_limiter import FairLimiter
@@ -56,7 +56,13 @@ class DevicePluginRegistration:
             try:
                 await run_in_thread(self._remove_sockets)
                 contracts = (wire.RegistrationBase,)
-                await serve([self], self._folder / SOCKET, contracts=contracts, mode=0o755)
+                await serve(
+                    [self],
+                    self._folder / SOCKET,
+                    contracts=contracts,
+                    mode=0o755,
+                    limits=ServerLimits(),
+                )
             except OSError as error:
                 path = str(self._folder / SOCKET)
                 retries.warn(log, "device plugins cannot register", path=path, error=str(error))

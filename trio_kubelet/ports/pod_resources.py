@@ -32,7 +32,7 @@ from trio_kubelet.resource_managers.memory_draft import (
     MemoryBlock,
     allocatable_blocks,
 )
-from trio_kubelet.rpc import Code, RpcError, encode_ahead, present, serve
+from trio_kubelet.rpc import Code, RpcError, ServerLimits, encode_ahead, present, serve
 from trio_kubelet.rpc.stubs import v1 as wire
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.retries import Retries
@@ -94,7 +94,13 @@ class PodResourcesLister:
         retries, path = Retries(RETRY), self._folder / SOCKET
         while True:
             try:
-                await serve([self], path, contracts=(wire.PodResourcesListerBase,), mode=0o600)
+                await serve(
+                    [self],
+                    path,
+                    contracts=(wire.PodResourcesListerBase,),
+                    mode=0o600,
+                    limits=ServerLimits(),
+                )
             except OSError as error:
                 words = "pod resources socket failed"
                 retries.warn(log, words, path=str(path), error=str(error))

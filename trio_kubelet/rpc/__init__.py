@@ -20,7 +20,7 @@ from trio_kubelet.rpc.in_process import InProcess
 from trio_kubelet.rpc.loop import open_rpc_loop
 from trio_kubelet.rpc.messages import encode_ahead, is_present, look_over, present
 from trio_kubelet.rpc.methods import Transport
-from trio_kubelet.rpc.server import serve
+from trio_kubelet.rpc.server import ServerLimits, serve
 from trio_kubelet.rpc.wire import ListReuse, decode_entries
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "InProcess",
     "ListReuse",
     "RpcError",
+    "ServerLimits",
     "Transport",
     "call_metadata",
     "code_name",

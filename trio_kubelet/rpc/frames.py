@@ -132,6 +132,11 @@ class PacedProtocol(H2Protocol):
         if self._unread.next_turn is None:
             self._take()
 
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def drop_unsent(self) -> None:
         """Of a connection that is being closed, do not wait until the peer has read everything."""
         if self._transport is not None and self._transport.get_write_buffer_size():

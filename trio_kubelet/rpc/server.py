@@ -2,25 +2,29 @@
 
 Each call is a trio task that runs the service's coroutine; it is cancelled when the client resets
 the call, goes away, or lets its deadline pass. What a service raises is mapped in services.py.
+Clients that are not trusted have limits.
 """
 
+import asyncio
 import socket
+import time
 from asyncio import BaseTransport
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
-from weakref import WeakSet
 
 import grpclib.server
 import trio
+from attrs import frozen
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.protocol import H2Protocol
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 
 from trio_kubelet.kernel.unix_sockets import bind_unix
-from trio_kubelet.rpc.channel import WINDOWS, BytesCodec
+from trio_kubelet.rpc.channel import PREFIX, SMALL_WINDOWS, WINDOWS, BytesCodec
 from trio_kubelet.rpc.errors import Code, RpcError
+from trio_kubelet.rpc.frames import PREFACE_BYTES, Pace, PacedProtocol
 from trio_kubelet.rpc.loop import RpcLoop, current_rpc_loop
 from trio_kubelet.rpc.methods import AnyMethod, Contract, methods_of
 from trio_kubelet.rpc.services import Services
@@ -33,25 +37,40 @@ MANY_CALLS = 2**31 - 1
 Stream = grpclib.server.Stream[bytes, bytes]
 
 
+@frozen(kw_only=True)
+class ServerLimits:
+    """What clients that are not trusted may have. All of a server share its connections."""
+
+    connections: int = 32
+    """With one more, the one goes whose last call, or begin, is the longest ago."""
+    calls: int = 32
+    """Of one connection at once; its other calls wait in the client."""
+    request_bytes: int = 64 * 1024
+    request_seconds: float = 10.0
+    """For a request to come."""
+
+
 async def serve(
     services: Sequence[object],
     path: str | Path,
     *,
     contracts: Sequence[Contract] = CRI,
     mode: int = 0o660,
+    limits: ServerLimits | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the methods of some contracts on a unix socket until cancelled.
 
     A method goes to the first of `services` that has a coroutine of its name. Meant for
     `await nursery.start(serve, services, path)`, inside `open_rpc_loop()`. The socket gets
-    `mode`. A socket file that nobody listens on is replaced; raises OSError (EADDRINUSE) where
-    somebody does, and (EEXIST) where the path is something else. When cancelled, cancels all
-    handlers, waits for them, drops the connections and removes the socket file.
+    `mode`. Without `limits` clients are trusted. A socket file that nobody listens on is replaced;
+    raises OSError (EADDRINUSE) where somebody does, and (EEXIST) where the path is something else.
+    When cancelled, cancels all handlers, waits for them, drops the connections and removes the
+    socket file.
     """
     loop = current_rpc_loop()
     listener, inode = _listen(Path(path), mode)
-    server = _Server(_Contracts(loop, Services(*services), contracts))
+    server = _Server(_Contracts(loop, Services(*services), contracts, limits), loop, limits)
     try:
         await loop.run(server.start(sock=listener))
         task_status.started(str(path))
@@ -67,7 +86,14 @@ async def serve(
 class _Contracts:
     """A servable of grpclib: the handlers of all methods, by their paths."""
 
-    def __init__(self, loop: RpcLoop, services: Services, contracts: Sequence[Contract]) -> None:
+    def __init__(
+        self,
+        loop: RpcLoop,
+        services: Services,
+        contracts: Sequence[Contract],
+        limits: ServerLimits | None,
+    ) -> None:
+        self._limits = limits
         self._loop = loop
         self._services = services
         self._contracts = contracts
@@ -86,14 +112,14 @@ class _Contracts:
 
     def _unary(self, method: AnyMethod) -> Callable[[Stream], Awaitable[None]]:
         async def answer(stream: Stream) -> None:
-            request = await stream.recv_message() or b""
+            request = await self._request(stream)
             await stream.send_message(await self._run(self._services.unary, method, request))
 
         return answer
 
     def _stream(self, method: AnyMethod) -> Callable[[Stream], Awaitable[None]]:
         async def answer(stream: Stream) -> None:
-            request = await stream.recv_message() or b""
+            request = await self._request(stream)
 
             async def send(data: bytes) -> None:
                 try:
@@ -105,6 +131,18 @@ class _Contracts:
 
         return answer
 
+    async def _request(self, stream: Stream) -> bytes:
+        """Receive the request. Raises GRPCError for one that is over the limits."""
+        limits = self._limits
+        if limits is None:
+            return await stream.recv_message() or b""
+        try:
+            async with asyncio.timeout(limits.request_seconds):
+                return await _received(stream, limits.request_bytes)
+        except TimeoutError:
+            words = f"no request within {limits.request_seconds:g} s"
+            raise grpclib.GRPCError(Status.DEADLINE_EXCEEDED, words) from None
+
     async def _run(self, serve: Callable[..., Awaitable[Any]], *arguments: object) -> Any:
         """Run a trio coroutine from the asyncio side; cancelling here cancels it."""
         try:
@@ -113,31 +151,83 @@ class _Contracts:
             raise grpclib.GRPCError(Status(error.code.value), error.message) from error
 
 
-class _Connection(H2Protocol):
-    """Lets a client have as many calls under way as it likes, from its first frame on."""
+async def _received(stream: Stream, max_bytes: int) -> bytes:
+    """Receive a request that has no more bytes. Raises GRPCError."""
+    try:
+        prefix = await stream._stream.recv_data(PREFIX.size)
+        if not prefix:
+            return b""
+        is_compressed, size = PREFIX.unpack(prefix)
+        if is_compressed:
+            raise grpclib.GRPCError(Status.UNIMPLEMENTED, "requests must not be compressed")
+        if size > max_bytes:
+            words = f"received message larger than max ({size} vs. {max_bytes})"
+            raise grpclib.GRPCError(Status.RESOURCE_EXHAUSTED, words)
+        return await stream._stream.recv_data(size)
+    except AssertionError as error:
+        raise grpclib.GRPCError(Status.INTERNAL, "the request is cut short") from error
+
+
+class _Connection(PacedProtocol):
+    """Lets a client have as many calls under way as the limits say, from its first frame on."""
+
+    def __init__(self, server: "_Server", protocol: H2Protocol, pace: Pace | None) -> None:
+        super().__init__(
+            protocol.handler,
+            protocol.config,
+            protocol.h2_config,
+            preface_bytes=PREFACE_BYTES,
+            pace=pace,
+        )
+        self._server = server
+
+    @property
+    def last_call_at(self) -> float:
+        """The time of its last call, or of its begin, on the system's monotonic clock."""
+        return self.connection.last_stream_created or self.begun_at
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
+        self.begun_at = time.monotonic()  # the clock of grpclib
         h2 = self.connection._connection
-        h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: MANY_CALLS})
+        h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: self._server.calls})
         # In force here before the client has heard of it: until then it knows of no limit, and
         # h2 would drop the connection at the 101st call.
         h2.local_settings.acknowledge()
         self.connection.flush()
+        self._server.opened(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self._server.lost(self)
 
 
 class _Server(grpclib.server.Server):
     """Knows its connections, to drop them at the end."""
 
-    def __init__(self, contracts: _Contracts) -> None:
-        super().__init__([contracts], codec=BytesCodec(), config=WINDOWS)
-        self._connections: WeakSet[H2Protocol] = WeakSet()
+    def __init__(self, contracts: _Contracts, loop: RpcLoop, limits: ServerLimits | None) -> None:
+        config = WINDOWS if limits is None else SMALL_WINDOWS
+        super().__init__([contracts], codec=BytesCodec(), config=config)
+        self.calls = MANY_CALLS if limits is None else limits.calls
+        self._frames = loop.frames
+        self._limits = limits
+        self._connections: dict[_Connection, None] = {}
 
     def _protocol_factory(self) -> H2Protocol:
-        protocol = super()._protocol_factory()
-        connection = _Connection(protocol.handler, protocol.config, protocol.h2_config)
-        self._connections.add(connection)
-        return connection
+        pace = None if self._limits is None else Pace(self._frames)
+        return _Connection(self, super()._protocol_factory(), pace)
+
+    def opened(self, connection: _Connection) -> None:
+        """Note a connection, for which another may have to go."""
+        if self._limits is not None and len(self._connections) >= self._limits.connections:
+            oldest = min(self._connections, key=lambda each: each.last_call_at)
+            del self._connections[oldest]
+            oldest.abort()
+        self._connections[connection] = None
+
+    def lost(self, connection: _Connection) -> None:
+        """Forget a connection."""
+        self._connections.pop(connection, None)
 
     async def stop(self) -> None:
         if self._server is None:
@@ -146,8 +236,8 @@ class _Server(grpclib.server.Server):
         for handler in tuple(self._handlers):
             await handler.wait_closed()
         for connection in tuple(self._connections):
-            if hasattr(connection, "processor"):
-                connection.processor.close()
+            connection.processor.close()
+            connection.drop_unsent()
         await self._server.wait_closed()
 
 

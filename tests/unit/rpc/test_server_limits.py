@@ -1,0 +1,162 @@
+"""Clients that are not trusted: what they can have of a server, and what becomes of the others."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from h2.connection import H2Connection
+from h2.events import DataReceived, RemoteSettingsChanged, ResponseReceived, TrailersReceived
+from h2.settings import SettingCodes
+from trio.testing import MockClock
+
+from tests.unit.rpc.conftest import SteeredService
+from trio_kubelet.rpc import Channel, ServerLimits, serve
+from trio_kubelet.rpc.loop import RpcLoop
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+LIMITS = ServerLimits(connections=3, calls=2, request_bytes=100, request_seconds=5.0)
+OK, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = "0", "4", "8", "12", "13"
+HEADERS = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/runtime.v1.RuntimeService/Version"),
+    (":authority", "test"),
+    ("te", "trailers"),
+    ("content-type", "application/grpc+proto"),
+]
+
+
+@pytest.fixture
+async def limited(
+    rpc_loop: RpcLoop, service: SteeredService, tmp_path: Path
+) -> AsyncIterator[Path]:
+    path = tmp_path / "limited.sock"
+    async with trio.open_nursery() as nursery:
+
+        async def run(task_status: trio.TaskStatus[str]) -> None:
+            await serve([service], path, limits=LIMITS, task_status=task_status)
+
+        await nursery.start(run)
+        yield path
+        nursery.cancel_scope.cancel()
+
+
+class RawClient:
+    """A client that sends whatever it likes."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.h2 = H2Connection()
+        self.h2.initiate_connection()
+        self.calls = 0
+
+    async def begin(self) -> int:
+        """Begin a call, and send no request."""
+        number = self.h2.get_next_available_stream_id()
+        self.h2.send_headers(number, HEADERS)
+        await self.stream.send_all(self.h2.data_to_send())
+        return number
+
+    async def status(self) -> str:
+        """Wait for the end of a call; its status."""
+        async for received in self.stream:
+            for event in self.h2.receive_data(received):
+                if isinstance(event, TrailersReceived | ResponseReceived):
+                    status = dict(event.headers or ()).get(b"grpc-status")
+                    if status is not None:
+                        return status.decode()
+        raise AssertionError("the connection was closed")
+
+    async def call(self, request: bytes, *, ends: bool = False) -> str:
+        """Send these bytes as a request; the status of the answer."""
+        number = await self.begin()
+        self.h2.send_data(number, request, end_stream=ends)
+        await self.stream.send_all(self.h2.data_to_send())
+        return await self.status()
+
+
+@asynccontextmanager
+async def raw_client(path: Path) -> AsyncIterator[RawClient]:
+    async with await trio.open_unix_socket(path) as stream:
+        yield RawClient(stream)
+
+
+def prefixed(size: int, content: bytes = b"", *, compressed: bool = False) -> bytes:
+    return bytes([compressed]) + size.to_bytes(4, "big") + content
+
+
+@pytest.mark.parametrize(
+    ("request_", "ends", "status"),
+    [
+        (prefixed(0), True, OK),
+        (prefixed(100, bytes(cri.VersionRequest(version="x" * 98))), True, OK),
+        (prefixed(101), False, RESOURCE_EXHAUSTED),
+        (prefixed(2**32 - 1, b"begin"), False, RESOURCE_EXHAUSTED),
+        (prefixed(5, b"12345", compressed=True), True, UNIMPLEMENTED),
+        (prefixed(50, b"cut"), True, INTERNAL),
+        (b"\0\0", True, INTERNAL),
+    ],
+    ids=["none", "largest", "too large", "endless", "compressed", "cut", "cut prefix"],
+)
+async def test_a_request_has_a_limit(
+    limited: Path, request_: bytes, status: str, *, ends: bool
+) -> None:
+    async with raw_client(limited) as client:
+        with trio.fail_after(60):
+            assert await client.call(request_, ends=ends) == status
+
+
+async def test_a_request_that_does_not_come_is_not_waited_for(
+    autojump_clock: MockClock, limited: Path
+) -> None:
+    async with raw_client(limited) as client:
+        begun_at = trio.current_time()
+        await client.begin()
+        assert await client.status() == DEADLINE_EXCEEDED
+        assert trio.current_time() - begun_at == pytest.approx(LIMITS.request_seconds, abs=0.1)
+
+
+async def test_a_client_is_told_how_many_calls_it_may_have(limited: Path) -> None:
+    async with raw_client(limited) as client:
+        await client.stream.send_all(client.h2.data_to_send())
+        told = None
+        with trio.fail_after(60):
+            while told is None:
+                for event in client.h2.receive_data(await client.stream.receive_some()):
+                    assert not isinstance(event, DataReceived)
+                    if isinstance(event, RemoteSettingsChanged):
+                        changed = event.changed_settings.get(SettingCodes.MAX_CONCURRENT_STREAMS)
+                        told = changed.new_value if changed is not None else told
+        assert told == LIMITS.calls
+
+
+async def test_one_connection_too_many_costs_the_oldest(limited: Path) -> None:
+    request = prefixed(0)
+    async with raw_client(limited) as first, raw_client(limited) as second:
+        with trio.fail_after(60):
+            for client in (first, second, first):
+                assert await client.call(request, ends=True) == OK
+            async with raw_client(limited) as third, raw_client(limited) as fourth:
+                for client in (third, fourth, first):
+                    assert await client.call(request, ends=True) == OK
+                with pytest.raises((trio.BrokenResourceError, AssertionError)):
+                    await second.call(request, ends=True)
+
+
+async def test_others_are_answered_beside_a_flood(limited: Path) -> None:
+    ping = b"\0\0\x08\6\0\0\0\0\0whatever"
+    async with raw_client(limited) as hostile, trio.open_nursery() as nursery:
+
+        async def flood() -> None:
+            await hostile.stream.send_all(hostile.h2.data_to_send())
+            while True:
+                await hostile.stream.send_all(ping * 1000)
+
+        nursery.start_soon(flood)
+        channel = Channel(str(limited))
+        with trio.fail_after(60):
+            for _ in range(10):
+                await channel.unary(cri.RuntimeServiceStub.version, cri.VersionRequest())
+        nursery.cancel_scope.cancel()
