@@ -162,6 +162,7 @@ async def make_pod_parts(
         privileged=parts.host.privileged,
         look_seconds=parts.settings.configuration.sync_frequency.total_seconds(),
         limits=cluster.volume_limits,
+        selinux=node.selinux,
         operations=parts.volume_operations,
     )
     staged = StagedVolumes(csi, folders, cluster.references)

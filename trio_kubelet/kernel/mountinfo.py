@@ -79,6 +79,16 @@ def is_mounted(path: Path) -> bool:
     return any(each.path == real for each in mount_points(real))
 
 
+def takes_labels(path: Path) -> bool:
+    """True if files of what is mounted on a path can have SELinux labels of their own. Blocks.
+
+    Those that were mounted with one label for all (`context=`) cannot. Raises OSError.
+    """
+    real = path.parent.resolve() / path.name
+    found = [each for each in mount_points(real) if each.path == real]
+    return bool(found) and "seclabel" in (*found[-1].options, *found[-1].super_options)
+
+
 def mount_of(folder: Path, mounts: Iterable[MountPoint]) -> MountPoint | None:
     """Return the mount that a folder is on; its path must be free of symlinks."""
     newest_first = reversed(tuple(mounts))

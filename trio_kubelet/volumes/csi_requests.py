@@ -105,6 +105,8 @@ class CSIParts:
     """How often volumes in use are looked after."""
     limits: VolumeLimits | None = None
     """The numbers of volumes that the node can have; None if the cluster does not want to know."""
+    selinux: bool = False
+    """The node labels files for containers."""
     operations: VolumeOperations = field(factory=VolumeOperations)
 
     def shown_plugin(self, driver: str) -> str:

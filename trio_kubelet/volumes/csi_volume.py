@@ -21,7 +21,7 @@ from attrs import define, evolve, field, frozen
 from state_machines.volume import VOLUME, VolumeEvent, VolumeState
 from trio_kubelet.csi import DriverClient, Publication, UnknownSettingsError, VolumeOfPod
 from trio_kubelet.k8s import CSIDriverSpec, Pod
-from trio_kubelet.kernel.mountinfo import is_mounted
+from trio_kubelet.kernel.mountinfo import is_mounted, takes_labels
 from trio_kubelet.references import ObjectError
 from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.tasks.fair_limiter import Share
@@ -184,6 +184,7 @@ class CSIVolumes:
             if is_new:
                 await self._publish(pod, volume, place, share)
                 self._back_offs.succeeded(key)
+            relabels = await self._relabels(place, volume, share)
         except VolumeError as error:
             raise self._back_offs.failed(key, error) from error
         except (RpcError, OSError, ObjectError, RecordError) as error:
@@ -191,6 +192,7 @@ class CSIVolumes:
             if isinstance(error, ObjectError) and volume.persistent is None:
                 raise failure from error
             raise self._back_offs.failed(key, failure) from error
+        mounted = evolve(mounted, selinux_relabel=relabels)
         if volume.persistent is not None:
             self._staged.hold(uid, self._staged.place(volume))
         self._look_after(pod, volume, place)
@@ -200,6 +202,12 @@ class CSIVolumes:
         else:
             self._republications.end(key)
         return mounted
+
+    async def _relabels(self, place: Published, volume: ResolvedVolume, threads: Share) -> bool:
+        """True if the runtime is to label a volume's files for the pod. Raises OSError."""
+        if not self._parts.selinux or volume.is_block or volume.read_only:
+            return False
+        return await threads.run_sync(partial(takes_labels, place.target))
 
     def shown_plugin(self, volume: ResolvedVolume) -> str:
         """Return the plugin's name in metrics for a volume."""

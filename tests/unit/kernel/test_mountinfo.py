@@ -9,6 +9,7 @@ from trio_kubelet.kernel.mountinfo import (
     mount_points,
     mounts_at_or_below,
     parse_mountinfo,
+    takes_labels,
 )
 
 MOUNTINFO = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -48,6 +49,28 @@ def test_the_table_can_be_read_for_one_folder(
     assert [each.path for each in mount_points(Path("/mnt2"))] == [Path("/mnt2")]
     assert Path("/pods/a b") in {each.path for each in mount_points(Path("/pods/a b"))}
     assert mount_points(Path("/nowhere")) == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (rb"40 22 0:45 / /v rw - ext4 /dev/sdb rw,seclabel", True),
+        (rb"40 22 0:45 / /v rw,seclabel - ext4 /dev/sdb rw", True),
+        (rb"40 22 0:45 / /v rw - ext4 /dev/sdb rw,context=system_u:object_r:a_t:s0", False),
+        (
+            b"40 22 0:45 / /v rw - ext4 /dev/sdb rw,seclabel\n41 40 0:46 / /v rw - nfs s rw",
+            False,
+        ),
+        (rb"40 22 0:45 / /v/w rw - ext4 /dev/sdb rw,seclabel", False),
+    ],
+)
+def test_files_take_labels_where_the_newest_mount_says_so(
+    line: bytes, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_bytes(line.replace(b"/v", os.fsencode(tmp_path / "v")))
+    monkeypatch.setattr("trio_kubelet.kernel.mountinfo._MOUNTINFO", table)
+    assert takes_labels(tmp_path / "v") is expected
 
 
 def test_mounts_are_unmounted_newest_first_and_only_inside_the_folder() -> None:

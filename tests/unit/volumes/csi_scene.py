@@ -77,6 +77,7 @@ class Scene:
     drivers: CSIDrivers = field(factory=CSIDrivers)
     node: Node | None = None
     look_seconds: float = 60.0
+    selinux: bool = False
     events: list[RecordedEvent] = field(factory=list)
     recorder: EventRecorder = field(init=False)
     usages: VolumeUsages = field(init=False)
@@ -122,6 +123,7 @@ class Scene:
             privileged=False,
             look_seconds=self.look_seconds,
             limits=limits,
+            selinux=self.selinux,
         )
         folders = PodFolders(self.root)
         volumes = local_volumes(

@@ -250,3 +250,29 @@ async def test_a_record_that_was_being_written_at_the_end_is_not_in_the_way(
 
 def test_the_handle_of_a_volume_follows_from_pod_and_name() -> None:
     assert volume_handle("a", "b") == volume_handle("a", "b") != volume_handle("a", "c")
+
+
+@pytest.mark.parametrize("selinux", [True, False])
+@pytest.mark.parametrize("takes_labels", [True, False])
+async def test_files_that_take_labels_are_to_be_labelled_on_a_node_with_selinux(
+    scene: Scene, selinux: bool, takes_labels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csi_volume, "is_mounted", lambda _: True)
+    monkeypatch.setattr(csi_volume, "takes_labels", lambda _: takes_labels)
+    scene.describe(EPHEMERAL)
+    scene.selinux = selinux
+    async with scene.driver():
+        for _ in range(2):
+            mounted = await scene.agent().prepare(scene.pod)
+            assert mounted["v"].selinux_relabel is (selinux and takes_labels)
+
+
+async def test_a_volume_that_nobody_may_write_to_is_not_labelled(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csi_volume, "takes_labels", lambda _: True)
+    scene.describe(EPHEMERAL)
+    scene.selinux = True
+    scene.pod = a_pod(CSIVolumeSource(driver=NAME, read_only=True))
+    async with scene.driver():
+        assert not (await scene.agent().prepare(scene.pod))["v"].selinux_relabel
