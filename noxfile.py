@@ -209,6 +209,19 @@ def logs(session: nox.Session) -> None:
 
 
 @nox.session
+def dra_example(session: nox.Session) -> None:
+    """Whether claims of the driver that Kubernetes publishes as an example are served.
+
+    Builds the driver with Go, for minutes, once.
+    """
+    install(session, "test")
+    session.run("python", "-m", "lab.dra_example_driver")
+    file = "tests/e2e/test_dra_example.py"
+    environment = {"TRIO_KUBELET_E2E": "local"}
+    session.run("pytest", "-n0", "-m", "e2e", file, *session.posargs, env=environment)
+
+
+@nox.session
 def conformance(session: nox.Session) -> None:
     """Upstream's node conformance specs on this agent, and docs/conformance.md anew: an hour.
 

@@ -23,6 +23,7 @@ BUILD_DEADLINE_SECONDS = 3600
 STAMPED = "k8s.io/component-base/version"
 STAMPED_IN_CLIENTS = "k8s.io/client-go/pkg/version"
 TEST = ".test"
+KUBERNETES = "k8s.io/kubernetes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,17 @@ class GoModule:
     """What is built from one module file, and where it is kept.
 
     `packages` says where the programs are that are no folders beside the module file. A program
-    `x.test` is made of the tests of its package.
+    `x.test` is made of the tests of its package. `of` is the module whose version they have.
     """
 
-    def __init__(self, file: Path, cache: Path, packages: Mapping[str, str] | None = None) -> None:
-        self.version = pinned_version(file)
+    def __init__(
+        self,
+        file: Path,
+        cache: Path,
+        packages: Mapping[str, str] | None = None,
+        of: str = KUBERNETES,
+    ) -> None:
+        self.version = pinned_version(file, of)
         self._file = file
         self._cache = cache
         self._packages = dict(packages or {})
@@ -116,9 +123,10 @@ class GoModule:
         return digest.hexdigest()[:12]
 
 
-def pinned_version(file: Path) -> str:
+def pinned_version(file: Path, module: str = KUBERNETES) -> str:
     """`v1.36.3` out of a module file."""
-    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)$", file.read_text(), re.MULTILINE)
+    pattern = rf"^(?:require)?\s*{re.escape(module)} (v\S+)$"
+    found = re.search(pattern, file.read_text(), re.MULTILINE)
     if found is None:
-        raise LabError(f"{file.name} does not pin k8s.io/kubernetes")
+        raise LabError(f"{file.name} does not pin {module}")
     return found[1]
