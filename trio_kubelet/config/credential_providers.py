@@ -25,6 +25,10 @@ from trio_kubelet.config.records import (
 )
 from trio_kubelet.k8s.documents import DocumentError, load_documents
 from trio_kubelet.k8s.validation.formats import qualified_name
+from trio_kubelet.kernel.bounded_files import read_bounded
+
+MAX_FILE_BYTES = 1 << 20
+"""Of one file with providers."""
 
 KIND = "CredentialProviderConfig"
 GROUP = "kubelet.config.k8s.io"
@@ -110,7 +114,7 @@ class _Files:
             return
         for each in paths:
             try:
-                data = each.read_bytes()
+                data = read_bounded(each, MAX_FILE_BYTES)
             except OSError as error:
                 self.problems.append(f'unable to read file "{each}": {error.strerror}')
                 continue

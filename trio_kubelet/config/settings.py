@@ -37,8 +37,11 @@ from trio_kubelet.config.parts import CrashLoopBackOffConfig
 from trio_kubelet.config.support import not_acted_on
 from trio_kubelet.config.validation import validate
 from trio_kubelet.k8s.documents import DocumentError, load_documents
+from trio_kubelet.kernel.bounded_files import read_bounded
 
 DROP_IN_SUFFIX = ".conf"
+MAX_FILE_BYTES = 1 << 20
+"""Of one file with configuration."""
 
 PATH_FIELDS = (
     ("staticPodPath",),
@@ -262,7 +265,7 @@ class _Findings:
         """The object in a file, and what is odd about its text."""
         doubled: list[str] = []
         try:
-            documents = load_documents(path.read_bytes(), doubled)
+            documents = load_documents(read_bounded(path, MAX_FILE_BYTES), doubled)
         except OSError as error:
             reason = f"failed to read kubelet config file: {error.strerror}"
             self.problems.append(f"{path}: {reason}")

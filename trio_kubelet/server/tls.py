@@ -18,6 +18,7 @@ from attrs import evolve, field, frozen
 
 from trio_kubelet.config.tls_names import DEFAULT_CIPHERS
 from trio_kubelet.k8s.client.tls import load_pair
+from trio_kubelet.kernel.bounded_files import read_bounded
 from trio_kubelet.kernel.path_watch import PathWatch
 from trio_kubelet.server.messages import ClientCertificate
 from trio_kubelet.server.tls_stream import TlsStream
@@ -25,6 +26,8 @@ from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("server")
 
+MAX_FILE_BYTES = 4 << 20
+"""Of the certificate, the key, the authorities."""
 RE_READ_SECONDS = 60.0
 """The interval of reads though no change was seen: links may lead to other folders."""
 
@@ -150,8 +153,12 @@ class TlsFiles:
         certificate = self._certificate()
         return ServerTls(
             certificate=certificate,
-            key=certificate or b"" if self.key == self.certificate else self.key.read_bytes(),
-            authorities=self.authorities.read_bytes() if self.authorities else None,
+            key=certificate or b""
+            if self.key == self.certificate
+            else read_bounded(self.key, MAX_FILE_BYTES),
+            authorities=read_bounded(self.authorities, MAX_FILE_BYTES)
+            if self.authorities
+            else None,
             minimum_version=self.minimum_version,
             ciphers=self.ciphers,
             curve=self.curve,
@@ -159,7 +166,7 @@ class TlsFiles:
 
     def _certificate(self) -> bytes | None:
         try:
-            return self.certificate.read_bytes()
+            return read_bounded(self.certificate, MAX_FILE_BYTES)
         except FileNotFoundError:
             if self.is_awaited:
                 return None

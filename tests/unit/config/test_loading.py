@@ -308,3 +308,10 @@ def test_scalars_are_read_as_the_go_kubelet_reads_them(file: Path) -> None:
     assert configuration.memory_throttling_factor == 1.0
     assert configuration.provider_id == "2020-01-01"
     assert configuration.logging.flush_frequency == timedelta(seconds=2)
+
+
+def test_a_file_without_end_is_a_problem(drop_ins: Path) -> None:
+    (drop_ins / "endless.conf").symlink_to("/dev/zero")
+    (problem,) = problems_of(None, drop_ins)
+    words = "failed to read kubelet config file: it has more than 1048576 bytes"
+    assert problem == f"{drop_ins}/endless.conf: {words}"
