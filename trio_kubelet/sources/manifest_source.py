@@ -63,6 +63,9 @@ Records = Mapping[str, tuple[ManifestPod, ...]]
 
 SETTLE_SECONDS = 0.5
 _SHOWN_PROBLEMS = 10
+SAID_AT_ONCE = 100
+"""Manifests that are told of in one look: a folder may have thousands that are wrong."""
+SAY_MORE_SECONDS = 0.1
 
 Complaint = tuple[str, tuple[str, ...]]
 """Digest of the content, and what is wrong with it."""
@@ -165,13 +168,16 @@ class ManifestReports:
 
         `now` and the result are in seconds of trio's clock.
         """
-        for origin in self._said.keys() - complaints.keys():
+        mended = sorted(self._said.keys() - complaints.keys())
+        may_say = SAID_AT_ONCE
+        for origin in mended[:may_say]:
             del self._said[origin]
+            may_say -= 1
             shown = without_passwords(origin)
             log.info("manifest recovered or removed", file=shown)
             self._journal.note("manifest", shown, "Mended")
         found: dict[str, tuple[Complaint, float]] = {}
-        look_again = math.inf
+        look_again = now + SAY_MORE_SECONDS if len(mended) > SAID_AT_ONCE else math.inf
         for origin, complaint in complaints.items():
             before, since = self._found.get(origin, (None, now))
             since = since if before == complaint else now
@@ -181,6 +187,10 @@ class ManifestReports:
             if now - since < self._settle_seconds:
                 look_again = min(look_again, since + self._settle_seconds)
                 continue
+            if not may_say:
+                look_again = min(look_again, now + SAY_MORE_SECONDS)
+                continue
+            may_say -= 1
             self._said[origin] = complaint
             self._say(origin, complaint[1])
         self._found = found

@@ -3,7 +3,7 @@ import math
 import pytest
 import structlog
 
-from trio_kubelet.sources.manifest_source import ManifestReports
+from trio_kubelet.sources.manifest_source import SAID_AT_ONCE, ManifestReports
 from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 
@@ -73,3 +73,20 @@ def test_passwords_in_urls_are_not_shown(journal: Journal) -> None:
         (shown, "Mended", ""),
     ]
     assert "secret" not in str(logs)
+
+
+def test_thousands_of_bad_manifests_are_told_of_by_and_by(journal: Journal) -> None:
+    reports = ManifestReports(journal, settle_seconds=0.0)
+    bad = {f"/m/{number}": ("digest", ("wrong",)) for number in range(2 * SAID_AT_ONCE + 1)}
+    rejected, now = list[int](), 0.0
+    while now < math.inf:
+        before = len(list(journal.entries()))
+        now = reports.update(bad, now)
+        rejected.append(len(list(journal.entries())) - before)
+    assert rejected == [SAID_AT_ONCE, SAID_AT_ONCE, 1]
+    mended, now = list[int](), 0.0
+    while now < math.inf:
+        before = len(list(journal.entries()))
+        now = reports.update({}, now)
+        mended.append(len(list(journal.entries())) - before)
+    assert mended == [SAID_AT_ONCE, SAID_AT_ONCE, 1]
