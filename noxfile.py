@@ -177,6 +177,15 @@ def volume_kills(session: nox.Session) -> None:
 
 
 @nox.session
+def storage(session: nox.Session) -> None:
+    """A CSI driver that others wrote, built with Go, on a node of a real control plane: minutes."""
+    install(session, "test")
+    session.run("python", "-m", "lab", "control-plane-programs")
+    environment = {"TRIO_KUBELET_STORAGE": "1", "TRIO_KUBELET_E2E": "local", "CI": "true"}
+    session.run("pytest", "-n0", "tests/e2e/test_gocsi.py", *session.posargs, env=environment)
+
+
+@nox.session
 def pressures(session: nox.Session) -> None:
     """Whether a node whose memory is eaten at 200 MiB a second holds, ten times of ten.
 

@@ -434,6 +434,7 @@ async def _run(options: argparse.Namespace) -> None:
             name=options.name,
             node_id=options.node_id,
             mounts=options.mounts,
+            endpoint=options.endpoint,
             capabilities=(MEASURES, EXPANDS, *((STAGES,) if options.stages else ())),
         ),
     )
@@ -452,6 +453,7 @@ def main() -> int:
     parser.add_argument("--name", default=NAME)
     parser.add_argument("--mounts", action="store_true", help="volumes are mounts")
     parser.add_argument("--stages", action="store_true", help="volumes are staged, and keep data")
+    parser.add_argument("--endpoint", help="the socket of another driver, which is registered")
     parser.add_argument("--node-id", default="lab-node")
     trio.run(_run, parser.parse_args())
     return 0

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ DRIVERS = "/apis/storage.k8s.io/v1/csidrivers"
 VOLUMES = "/api/v1/persistentvolumes"
 ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
 ANNOTATION = "csi.volume.kubernetes.io/nodeid"
+DISK = {"disk": "sdb"}
 MIGRATED = "storage.alpha.kubernetes.io/migrated-plugins"
 
 
@@ -139,13 +140,13 @@ def test_a_pod_has_a_volume_of_a_driver_over_kills_of_the_agent(
 
 
 @contextmanager
-def described(cluster: LocalCluster, **spec: object) -> Iterator[None]:
-    """The driver's object, for as long as the block lasts."""
-    cluster.api.create(DRIVERS, {"metadata": {"name": NAME}, "spec": spec})
+def described(cluster: LocalCluster, name: str = NAME, **spec: object) -> Iterator[None]:
+    """The object of a driver, for as long as the block lasts."""
+    cluster.api.create(DRIVERS, {"metadata": {"name": name}, "spec": spec})
     try:
         yield
     finally:
-        cluster.api.delete(f"{DRIVERS}/{NAME}")
+        cluster.api.delete(f"{DRIVERS}/{name}")
 
 
 def claim(
@@ -320,8 +321,11 @@ def space_of(cluster: LocalCluster, pod: Json) -> list[Json]:
     ]
 
 
-def attach(cluster: LocalCluster, handle: str) -> str:
-    """Do what an external attacher does, when the controller asks for it; returns its path."""
+def attach(cluster: LocalCluster, handle: str, metadata: Mapping[str, str] = DISK) -> str:
+    """Do what an external attacher does, when the controller asks for it; returns its path.
+
+    `metadata` is what the driver has told when it attached the volume.
+    """
     found: list[Json] = []
 
     def is_asked_for() -> bool:
@@ -333,14 +337,14 @@ def attach(cluster: LocalCluster, handle: str) -> str:
 
     wait_until(is_asked_for, deadline_seconds=60, else_say=lambda: "nothing is to be attached")
     path = f"{ATTACHMENTS}/{found[0]['metadata']['name']}"
-    status = {"attached": True, "attachmentMetadata": {"disk": "sdb"}}
+    status = {"attached": True, "attachmentMetadata": dict(metadata)}
     cluster.api.patch(f"{path}/status", {"status": status})
     return path
 
 
-def uses(name: str, *, attached: bool) -> Callable[[Json], bool]:
+def uses(handle: str, driver: str = NAME, *, attached: bool) -> Callable[[Json], bool]:
     """True of a Node that uses a volume of this handle, which is attached to it."""
-    unique = f"kubernetes.io/csi/{NAME}^{name}"
+    unique = f"kubernetes.io/csi/{driver}^{handle}"
 
     def holds(node: Json) -> bool:
         told = [each["name"] for each in node["status"].get("volumesAttached") or ()]
@@ -364,7 +368,7 @@ def test_a_volume_is_used_when_the_controller_has_attached_it_and_until_it_is_un
             namespace.wait("pod", is_ready)
             (stage,) = calls(tmp_path, "NodeStageVolume")
             (publish,) = calls(tmp_path, "NodePublishVolume")
-            assert stage["publish_context"] == publish["publish_context"] == {"disk": "sdb"}
+            assert stage["publish_context"] == publish["publish_context"] == DISK
             # The volume cannot be unstaged: it stays in use, for the next agent, too.
             faults = '{"NodeUnstageVolume": {"fail": "INTERNAL: busy"}}'
             (tmp_path / "faults.json").write_text(faults)
