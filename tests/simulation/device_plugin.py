@@ -20,6 +20,8 @@ from trio_kubelet.rpc.stubs import v1beta1 as wire
 
 MOST_TROUBLED = 20
 LONGEST_CALL_SECONDS, LONGEST_SLOW_CALL_SECONDS = 0.2, 40.0
+LONGEST_PREFERENCE_SECONDS = 25.0
+"""The agent waits 30 s for a preference, and rejects the pod then."""
 
 
 class SimulatedDevicePlugin:
@@ -115,7 +117,7 @@ class SimulatedDevicePlugin:
         self, request: wire.PreferredAllocationRequest
     ) -> wire.PreferredAllocationResponse:
         """Prefer the last of the devices that the agent offers: by itself it takes the first."""
-        await self._take_time()
+        await self._take_time(LONGEST_PREFERENCE_SECONDS)
         (asked,) = request.container_requests
         ids = sorted(asked.available_device_i_ds)[-asked.allocation_size :]
         preferred = wire.ContainerPreferredAllocationResponse(device_i_ds=ids)
@@ -132,8 +134,8 @@ class SimulatedDevicePlugin:
         given = wire.ContainerAllocateResponse(envs={VARIABLE: ",".join(ids)})
         return wire.AllocateResponse(container_responses=[given])
 
-    async def _take_time(self) -> None:
+    async def _take_time(self, longest_slow: float = LONGEST_SLOW_CALL_SECONDS) -> None:
         longest = LONGEST_CALL_SECONDS
         if self._is_slow and self._chance.random() < 0.5:
-            longest = LONGEST_SLOW_CALL_SECONDS
+            longest = longest_slow
         await trio.sleep(self._chance.uniform(0, longest))
