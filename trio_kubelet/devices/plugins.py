@@ -187,6 +187,8 @@ class DevicePlugins:
         try:
             options = await client.options()
             socket = await run_in_thread(SocketIdentity.of, path)
+            # A thread ends its work though the agent ends meanwhile, and nobody is followed then.
+            await trio.lowlevel.checkpoint_if_cancelled()
             self._check_place(name)
         except BaseException:
             channel.close()

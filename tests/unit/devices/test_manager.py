@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from lab.device_plugin import RESOURCE
 from tests.unit.devices.nodes import device_container, device_node, device_pod, devices
 from trio_kubelet.devices import client as client_module
+from trio_kubelet.devices import plugins as plugins_module
 from trio_kubelet.devices.manager import AllocationError, DevicesAwaitedError
 from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import Pod
@@ -314,3 +315,19 @@ async def test_a_list_of_too_many_devices_is_refused_and_the_resource_lost(
         plugin.set_devices(dict.fromkeys(devices(3), "Healthy"))
         await trio.sleep(2)
         assert node.manager.plugins.amounts() == {RESOURCE: (1, 0)}
+
+
+async def test_an_agent_that_ends_while_a_plugin_registers_does_not_follow_it(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trio.open_nursery() as agent, device_node(folder, monkeypatch) as node:
+        plugin = node.plugin("dev-0")
+
+        async def end_agent_meanwhile(*_: object) -> None:
+            agent.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+
+        monkeypatch.setattr(plugins_module, "run_in_thread", end_agent_meanwhile)
+        await node.register(plugin)
+    assert node.manager.plugins.get(RESOURCE) is None
