@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import h11
 import trio
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from trio_kubelet.server.messages import Headers, RequestError, Response
 
@@ -134,7 +134,10 @@ LAST_WORDS_SECONDS = 10.0
 class StreamPieces:
     """The size of the pieces in which bytes are passed on: the more streams, the smaller."""
 
-    _streams: int = 0
+    _most: int = MOST_PIECE_BYTES
+    _least: int = LEAST_PIECE_BYTES
+    _all: int = ALL_PIECES_BYTES
+    _streams: int = field(init=False, default=0)
 
     @contextmanager
     def one_more_stream(self) -> Iterator[None]:
@@ -148,8 +151,8 @@ class StreamPieces:
     @property
     def size_bytes(self) -> int:
         """The most bytes that are to be read at a time."""
-        share = ALL_PIECES_BYTES // max(1, self._streams)
-        return max(LEAST_PIECE_BYTES, min(share, MOST_PIECE_BYTES))
+        share = self._all // max(1, self._streams)
+        return max(self._least, min(share, self._most))
 
 
 async def splice(

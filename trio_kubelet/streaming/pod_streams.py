@@ -7,7 +7,7 @@ from typing import Protocol
 from attrs import field, frozen
 
 from trio_kubelet.k8s import Pod
-from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc import Code, FieldCut, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.server.messages import (
@@ -39,6 +39,13 @@ from trio_kubelet.streaming.translation import (
 from trio_kubelet.streaming.websocket import WebSocket, accepted
 
 MAX_PORT = 65535
+MOST_OUTPUT_BYTES = 1 << 20
+LEAST_OUTPUT_BYTES = 16 * 1024
+ALL_OUTPUT_BYTES = 4 << 20
+"""Of each of the two streams of a command that `/run` answers with; all commands share the last.
+
+A runtime gives up to 16 MiB, and hundreds of clients may let the answer wait.
+"""
 
 
 @frozen(kw_only=True)
@@ -112,9 +119,13 @@ class StreamingRuntime(Protocol):
         ...
 
     async def exec_sync(
-        self, container_id: str, command: Sequence[str], timeout_seconds: int
+        self,
+        container_id: str,
+        command: Sequence[str],
+        timeout_seconds: int,
+        cut: FieldCut | None = None,
     ) -> cri.ExecSyncResponse:
-        """Run a command to its end."""
+        """Run a command to its end, of whose output `cut` may drop the rest."""
         ...
 
 
@@ -133,6 +144,10 @@ class PodStreams:
     idle_seconds: Callable[[], float]
     takes_websockets: bool = False
     _pieces: StreamPieces = field(init=False, factory=StreamPieces)
+    _outputs: StreamPieces = field(
+        init=False,
+        factory=lambda: StreamPieces(MOST_OUTPUT_BYTES, LEAST_OUTPUT_BYTES, ALL_OUTPUT_BYTES),
+    )
 
     async def exec(self, request: Request) -> Response | None:
         """Run a command with its streams at the client's."""
@@ -179,11 +194,15 @@ class PodStreams:
         """Run a command to its end; what it has said on both streams."""
         id_, command = self._container_id(request), request.query.first("cmd")
         request.will_last()
-        try:
-            done = await self.runtime.exec_sync(id_, command.split(" "), 0)
-        except RpcError as error:
-            raise RequestError(500, error.message) from error
+        with self._outputs.one_more_stream():
+            most = self._outputs.size_bytes
+            try:
+                done = await self.runtime.exec_sync(id_, command.split(" "), 0, FieldCut(most))
+            except RpcError as error:
+                raise RequestError(500, error.message) from error
         said = done.stdout + done.stderr
+        if most in (len(done.stdout), len(done.stderr)):
+            said += f"\nthe output is cut after {most} bytes\n".encode()
         if done.exit_code:
             words = f"command '{command}' exited with {done.exit_code}: "
             return Response(status=500, body=words.encode() + said)

@@ -1,7 +1,7 @@
 """exec, attach and port-forward: what the runtime is asked, and the bytes that go both ways."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from attrs import define, evolve, field
 from tests.unit.server.serving import connect, everything, head, serving, until
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
-from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc import Code, FieldCut, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
@@ -22,7 +22,15 @@ from trio_kubelet.runtime.observed import (
 from trio_kubelet.server import Handler, RequestError, route_requests
 from trio_kubelet.server.messages import Headers, Values
 from trio_kubelet.streaming import PodStreams, stream_routes
-from trio_kubelet.streaming.pod_streams import Streams, wanted_ports, wanted_streams
+from trio_kubelet.streaming.backend import StreamPieces
+from trio_kubelet.streaming.pod_streams import (
+    ALL_OUTPUT_BYTES,
+    LEAST_OUTPUT_BYTES,
+    MOST_OUTPUT_BYTES,
+    Streams,
+    wanted_ports,
+    wanted_streams,
+)
 
 UPGRADE = (
     "Connection: Upgrade",
@@ -52,6 +60,7 @@ class Runtime:
     error: RpcError | None = None
     url: str = ""
     asked: list[Any] = field(factory=list)
+    output: bytes = b"out"
     head: bytes = b""
     last_words: bytes = b""
     ended: trio.Event = field(factory=trio.Event)
@@ -66,10 +75,14 @@ class Runtime:
         return self._url(request)
 
     async def exec_sync(
-        self, container_id: str, command: Any, timeout_seconds: int
+        self, container_id: str, command: Any, timeout_seconds: int, cut: FieldCut | None = None
     ) -> cri.ExecSyncResponse:
         self._url((container_id, command, timeout_seconds))
-        return cri.ExecSyncResponse(stdout=b"out", stderr=b"err", exit_code=len(command) - 1)
+        said = cri.ExecSyncResponse(stdout=self.output, stderr=b"err", exit_code=len(command) - 1)
+        if cut is None:
+            return said
+        cut.feed(bytes(said))
+        return cri.ExecSyncResponse().parse(cut.message())
 
     def _url(self, request: Any) -> str:
         self.asked.append(request)
@@ -290,6 +303,16 @@ async def test_a_command_is_run_to_its_end(cmd: str, status: int, body: bytes) -
     assert runtime.asked == [("id-c", cmd.split("+"), 0)]
 
 
+async def test_the_output_of_a_command_has_a_limit() -> None:
+    runtime = Runtime(output=b"o" * (MOST_OUTPUT_BYTES + 1))
+    async with node(runtime) as port:
+        stream = await connect(port, asking("/run/ns/p/c?cmd=cat", "Connection: close"))
+        said = await everything(stream)
+    kept = b"\r\n\r\n" + b"o" * MOST_OUTPUT_BYTES + b"err"
+    words = f"\nthe output is cut after {MOST_OUTPUT_BYTES} bytes\n".encode()
+    assert said.endswith(kept + words)
+
+
 def query(text: str) -> Values:
     pairs = (pair.partition("=") for pair in filter(None, text.split("&")))
     return Values(tuple((name, value) for name, _, value in pairs))
@@ -356,3 +379,15 @@ async def test_no_command_runs_for_a_client_that_cannot_be_switched(lines: tuple
         answer = await until(client, b"Upgrade request required")
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert runtime.asked == []
+
+
+def test_many_commands_share_the_memory_of_their_output() -> None:
+    outputs = StreamPieces(MOST_OUTPUT_BYTES, LEAST_OUTPUT_BYTES, ALL_OUTPUT_BYTES)
+    with ExitStack() as commands:
+        sizes = []
+        for _ in range(320):
+            commands.enter_context(outputs.one_more_stream())
+            sizes.append(outputs.size_bytes)
+    assert sizes[0] == MOST_OUTPUT_BYTES
+    assert sizes[-1] == LEAST_OUTPUT_BYTES
+    assert sum(sizes) < 6 * ALL_OUTPUT_BYTES
