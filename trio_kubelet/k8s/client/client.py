@@ -8,11 +8,10 @@ Transports are httpx's: requests share a pool, each watch has a connection of it
 """
 
 import platform
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 from urllib.parse import urlencode
 
 import httpx
@@ -24,7 +23,6 @@ from trio_kubelet.k8s.api_status import DeleteOptions, Preconditions
 from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.client.api import (
     EVERYTHING,
-    Frame,
     ListPage,
     PatchType,
     ReceivedFrame,
@@ -45,16 +43,13 @@ from trio_kubelet.k8s.client.errors import (
     unreachable,
 )
 from trio_kubelet.k8s.client.objects import (
-    FrameReader,
-    head_of,
-    read_frame,
-    read_head,
     read_json,
     read_list,
     read_object,
     write_object,
 )
 from trio_kubelet.k8s.client.rate_limit import UNLIMITED, RateLimit, RateLimiter
+from trio_kubelet.k8s.client.watch_frames import WatchFrames, abandon
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.k8s.kinds import Kind
@@ -349,9 +344,9 @@ class ApiClient:
         chunks = response.aiter_bytes()
         try:
             until = end if timeout_seconds else float("inf")
-            yield _Frames(kind, chunks, request.description, until, self._read)
+            yield WatchFrames(kind, chunks, request.description, until, self._read)
         finally:
-            await _abandon(chunks)
+            await abandon(chunks)
             await response.aclose()
 
     async def _ask(self, request: _Request, deadline_seconds: float | None = None) -> bytes:
@@ -442,68 +437,7 @@ class ApiClient:
         )
 
 
-class _Frames(Generic[T]):
-    """Iterates over the frames of a watch; `end` in trio's time is when it must be over."""
-
-    __slots__ = ("_chunks", "_documents", "_end", "_kind", "_read", "_reader", "_request_name")
-
-    def __init__(
-        self,
-        kind: Kind[T],
-        chunks: AsyncIterator[bytes],
-        request_name: str,
-        end: float,
-        read: Callable[[bytes, Callable[[], Frame[T]]], Awaitable[Frame[T]]],
-    ) -> None:
-        self._kind = kind
-        self._read = read
-        self._chunks = chunks
-        self._request_name = request_name
-        self._end = end
-        self._reader = FrameReader()
-        self._documents: deque[bytes] = deque()
-
-    def __aiter__(self) -> "_Frames[T]":
-        return self
-
-    async def __anext__(self) -> ReceivedFrame[T]:
-        while not self._documents:
-            try:
-                with trio.fail_at(self._end):
-                    chunk = await anext(self._chunks)
-            except trio.TooSlowError:
-                raise StopAsyncIteration from None
-            except httpx.RequestError as error:
-                raise unreachable(error, self._request_name) from error
-            self._documents.extend(self._reader.feed(chunk))
-        return await self._received(self._documents.popleft())
-
-    async def _received(self, document: bytes) -> ReceivedFrame[T]:
-        """The frame of a document, which is read only where its head does not say all."""
-        read = partial(read_frame, self._kind, document, self._request_name)
-        head = read_head(document)
-        if head is not None:
-            return ReceivedFrame(head, len(document), partial(self._read, document, read))
-        frame = await self._read(document, read)
-
-        async def again() -> Frame[T]:
-            return frame
-
-        return ReceivedFrame(head_of(frame), len(document), again)
-
-
 _CLOSED_BY_SERVER = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
-
-
-async def _abandon(chunks: AsyncIterator[bytes]) -> None:
-    """Break off reading an answer from within: its iterators are nested, and each must end."""
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        try:
-            async for _ in chunks:
-                pass
-        except httpx.HTTPError:
-            pass
 
 
 def _target(path: str, query: Mapping[str, Any]) -> str:

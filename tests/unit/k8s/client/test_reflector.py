@@ -486,7 +486,7 @@ async def test_a_stream_that_fails_in_a_way_of_its_own_is_opened_again(
             raise error
         return read_frame(*arguments)
 
-    monkeypatch.setattr("trio_kubelet.k8s.client.client.read_frame", failing_once)
+    monkeypatch.setattr("trio_kubelet.k8s.client.watch_frames.read_frame", failing_once)
     server.create(CONFIG_MAPS, config_map("one"))
     async with reflection(server, consumer.take):
         await consumer.until_known("one")
