@@ -193,6 +193,60 @@ def test_more_config_maps_of_a_megabyte_than_a_namespace_may_have_at_hand(
     )
 
 
+RESIZES = 10
+RESIZED_CONTAINERS = 200
+"""Fewer than a pod may have: the runtime, which is in the same process, keeps them, too."""
+
+
+def amounts(number: int) -> Json:
+    """Resources of a container that differ from those of the numbers before."""
+    requests = {"cpu": f"{1 + number % 3}m", "memory": f"{1 + number % 2}Mi"}
+    limits = {"cpu": f"{10 + number}m", "memory": f"{10 + number % 5}Mi"}
+    return {"requests": requests, "limits": limits}
+
+
+def limits_told(server: ApiServer, name: str) -> list[str]:
+    """The CPU limits of a pod's containers, as its status tells; not decoded, which takes long."""
+    found = server.storage.get(("", "pods"), ("hostile", name)) or {}
+    told = found.get("status", {}).get("containerStatuses", ())
+    return [each.get("resources", {}).get("limits", {}).get("cpu", "") for each in told]
+
+
+def test_a_pod_of_hundreds_of_containers_that_is_resized_again_and_again(
+    victims: Victims, api: ServedApi
+) -> None:
+    name = "hostile-resized"
+
+    def resized(number: int) -> Json:
+        part = {
+            "image": "resized",
+            "imagePullPolicy": "IfNotPresent",
+            "resources": amounts(number),
+        }
+        containers = [{"name": f"c{each}", **part} for each in range(RESIZED_CONTAINERS)]
+        manifest = pod_manifest(name, *containers, nodeName=NODE)
+        manifest["metadata"] |= {"namespace": "hostile", "generation": 1 + number}
+        return manifest
+
+    async def resize(server: ApiServer) -> None:
+        key = "hostile", name
+        for number in range(1, RESIZES + 1):
+            found, wanted = server.storage.get(("", "pods"), key), resized(number)
+            assert found is not None
+            metadata = {**found["metadata"], "generation": 1 + number}
+            server.put_raw(PODS, {**found, "metadata": metadata, "spec": wanted["spec"]})
+            await trio.sleep(5 * PAUSE_SECONDS)
+        last = [amounts(RESIZES)["limits"]["cpu"]] * RESIZED_CONTAINERS
+        await server.until(lambda: limits_told(server, name) == last, DEADLINE_SECONDS)
+
+    put(api, resized(0))
+    victims.wait_pod(name, is_running)
+    with victims.undisturbed():
+        api.do(resize)
+    api.do(partial(delete_pod, name=name, namespace="hostile"))
+    victims.agent.wait_for(lambda pods: name not in pods)
+
+
 CROWD = [f"crowd-{number}" for number in range(30)]
 """Pods of one namespace, with many containers each."""
 

@@ -30,7 +30,7 @@ from state_machines.probe import (
     lengthened,
     verdict,
 )
-from trio_kubelet.k8s import Container, ContainerStatus, Pod, Probe
+from trio_kubelet.k8s import Container, ContainerStatus, Pod, PodStatus, Probe
 from trio_kubelet.pod_clients.result import FinishedRun, ProbeError, ProbeOutcome, ProbeResult
 from trio_kubelet.pod_clients.share import ProbeShares, Target
 from trio_kubelet.probes.runner import (
@@ -193,19 +193,22 @@ class PodProbes:
         self._opened_at_ns = node.clock.now_ns()
         self._instances: dict[str, _Instance] = {}
         self._pod_stops = False
+        self._told_in: PodStatus | None = None
+        self._told: Mapping[str, ProbeVerdict] = {}
+        """By the container ids in that status: hundreds may start at once."""
 
     def container_started(
         self, pod: Pod, container: Container, instance: ObservedContainer
     ) -> None:
         """An instance was seen to run: its probes begin, or go on where an earlier agent was."""
+        if not _has_probes(container):
+            return
         probes = {
             kind: _ContainerProbe(
                 kind=kind, spec=spec, walk=self._walk(pod, container, kind, state)
             )
             for kind, spec, state in _beginnings(container, self._last_told(pod, instance.id))
         }
-        if not probes:
-            return
         known = _Instance(
             pod=pod,
             container=container,
@@ -273,10 +276,15 @@ class PodProbes:
 
     def _last_told(self, pod: Pod, container_id: str) -> ProbeVerdict | None:
         """The verdict that an earlier agent last told of this very instance, if it did."""
-        for status in _statuses_of(pod):
-            if status.container_id.endswith(f"://{container_id}"):
-                return ProbeVerdict(started=bool(status.started), ready=status.ready)
-        return self._node.verdicts.get(container_id)
+        if self._told_in is not pod.status:
+            self._told_in = pod.status
+            self._told = {
+                each.container_id.rpartition("://")[2]: ProbeVerdict(
+                    started=bool(each.started), ready=each.ready
+                )
+                for each in _statuses_of(pod)
+            }
+        return self._told.get(container_id) or self._node.verdicts.get(container_id)
 
     def _living(self) -> Iterator[tuple[_Instance, _ContainerProbe]]:
         for instance in tuple(self._instances.values()):
@@ -455,6 +463,11 @@ class PodProbes:
 def _statuses_of(pod: Pod) -> tuple[ContainerStatus, ...]:
     """The statuses of the containers that may have probes."""
     return (*pod.status.container_statuses, *pod.status.init_container_statuses)
+
+
+def _has_probes(container: Container) -> bool:
+    probes = (container.startup_probe, container.readiness_probe, container.liveness_probe)
+    return any(probe is not None for probe in probes)
 
 
 def _beginnings(

@@ -1,6 +1,8 @@
 """What pods were allocated: given once, kept over restarts, in the files of the Go kubelet."""
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from attrs import evolve
 from tests.unit.runtime.test_resource_records import BY_GO, LARGER, RESOURCES, pod
 from trio_kubelet.k8s import PodStatus, Quantity
 from trio_kubelet.k8s.codec import decode, encode
+from trio_kubelet.runtime.lifecycle import resource_records
 from trio_kubelet.runtime.lifecycle.allocations import (
     ACTUATED,
     ALLOCATED,
@@ -265,3 +268,37 @@ async def test_that_an_allocation_is_not_on_the_disk_is_told(tmp_path: Path) -> 
     assert not await given.keep()
     root.unlink()
     assert await given.keep()
+
+
+async def test_the_resources_of_many_containers_are_encoded_and_decoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of containers are resized one after another, and their pod is looked at between."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: object) -> Any:
+            calls[name] += 1
+            return work(*args)
+
+        return call
+
+    names = [f"c{number}" for number in range(50)]
+    before, after = pod(), pod(resources=LARGER)
+    container = before.spec.containers[0]
+    many = tuple(evolve(container, name=name) for name in names)
+    before = evolve(before, spec=evolve(before.spec, containers=many))
+    larger = tuple(evolve(after.spec.containers[0], name=name) for name in names)
+    after = evolve(after, spec=evolve(after.spec, containers=larger))
+    given = allocations(tmp_path)
+    given.allocate(before)
+    given.resize(after)
+    monkeypatch.setattr(resource_records, "encode", counted("encode", encode))
+    monkeypatch.setattr(resource_records, "decode", counted("decode", decode))
+    for name in names:
+        given.actuate(after, (name,), "cpu")
+        given.actuate(after, (name,), "memory")
+        given.actuated_pod(after)
+    assert given.is_actuated(after.metadata.uid)
+    assert calls["encode"] <= 2 * len(names)
+    assert calls["decode"] <= 10

@@ -129,8 +129,9 @@ class Allocations:
         before = self._records[ACTUATED].get(pod.metadata.uid)
         if before is None:
             return
-        record = record_of(pod)
-        if names is not None:
+        if names is None:
+            record = record_of(pod)
+        else:
             record = with_containers_of(before, pod, names, resource)
         self._put(ACTUATED, pod.metadata.uid, record)
 

@@ -40,7 +40,6 @@ from trio_kubelet.runtime.lifecycle.container_starter import (
 )
 from trio_kubelet.runtime.lifecycle.container_stopper import (
     ContainerStopper,
-    container_spec,
     own_grace_seconds,
 )
 from trio_kubelet.runtime.lifecycle.container_table import (
@@ -307,8 +306,10 @@ class PodContainers:
         for container_id in seen.ended:
             self._workers.end(container_id)
             self._probes.container_ended(container_id)
+        # Hundreds may have started at once, and each is looked for among hundreds.
+        containers = {each.name: each for each in pod.spec.all_containers} if seen.started else {}
         for instance in seen.started:
-            container = container_spec(pod, instance.name)
+            container = containers.get(instance.name)
             if container is not None:
                 self._probes.container_started(pod, container, instance)
 

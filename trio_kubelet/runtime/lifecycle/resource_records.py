@@ -7,6 +7,7 @@ JSON object. A record is a plain JSON value, so that what a newer kubelet wrote 
 
 import json
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from attrs import evolve, frozen
@@ -15,7 +16,7 @@ from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import Container, ContainerStatus, Pod, ResourceRequirements
 from trio_kubelet.k8s.codec import decode, encode
 from trio_kubelet.k8s.fnv import fnv1a_32
-from trio_kubelet.k8s.json_text import go_json
+from trio_kubelet.k8s.json_text import dumps, go_json, loads
 
 Record = Mapping[str, Any]
 """`ContainerResources` by the container's name, `PodLevelResources` or null."""
@@ -29,6 +30,10 @@ _CONTAINERS = "ContainerResources"
 _POD_LEVEL = "PodLevelResources"
 
 _BEGIN, _END = '{"entries":{', "}}"
+
+_REMEMBERED = 2048
+_REMEMBERED_BYTES = 512
+"""Records of containers that are decoded once, and the length of one that is."""
 
 _RESIZABLE = frozenset({"cpu", "memory"})
 """The resources that a resize can change (KEP-1287)."""
@@ -234,9 +239,18 @@ def _as_recorded(container: C, recorded: Mapping[str, ResourceRequirements]) -> 
 
 def _requirements(value: object) -> ResourceRequirements:
     try:
+        text = dumps(value)
+        if len(text) <= _REMEMBERED_BYTES:
+            return _remembered(text)
         return decode(ResourceRequirements, value)
     except (TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no resources: {error}") from error
+
+
+@lru_cache(_REMEMBERED)
+def _remembered(text: bytes) -> ResourceRequirements:
+    """What was decoded of this JSON: of a pod of 500 containers all is read in each look at it."""
+    return decode(ResourceRequirements, loads(text))
 
 
 def _checksum(data: str) -> int:
