@@ -162,7 +162,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "PodLogsQuerySplitStreams": ALPHA,
     "PodObservedGenerationTracking": always(GA),
     "PodReadyToStartContainersCondition": always(BETA),
-    "PodsAPI": waiting("server", ALPHA),
+    "PodsAPI": waiting("pods in protobuf", ALPHA),
     "PreventStaticPodAPIReferences": always(BETA),
     "ProcMountType": always(GA_UNLOCKED),
     "QOSReserved": ALPHA,
