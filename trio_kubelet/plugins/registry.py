@@ -38,6 +38,9 @@ MAX_VERSIONS = 1024
 RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=122.0)
 LOOK_SECONDS = 60.0
 """The folder is looked at so often though no change of it was heard."""
+PAUSE_SECONDS = 0.1
+"""Between two looks: who makes a socket anew again and again is asked, and told of, ten times a
+second."""
 
 
 @frozen(kw_only=True)
@@ -80,6 +83,7 @@ class PluginRegistry:
                     self._follow(await run_in_thread(watch.look, limiter=self._limiter), nursery)
                     with trio.move_on_after(LOOK_SECONDS):
                         await watch.changed()
+                    await trio.sleep(PAUSE_SECONDS)
 
     def _follow(self, found: tuple[PluginSocket, ...], nursery: trio.Nursery) -> None:
         sockets = {each.path: each for each in found}

@@ -1,5 +1,6 @@
 """Plugins that register, go, come back, hang and lie, each on a real socket."""
 
+import itertools
 import shutil
 import socket as sockets
 import struct
@@ -14,10 +15,13 @@ import structlog
 import trio
 import trio.testing
 from attrs import define, field
+from trio.testing import MockClock
 
 from lab.csi_driver import Behaviour, LabDriver, serve_driver
 from trio_kubelet.plugins import Plugin, PluginRefused, PluginRegistry
 from trio_kubelet.plugins import registry as registry_module
+from trio_kubelet.plugins.registry import PAUSE_SECONDS
+from trio_kubelet.plugins.sockets import PluginSocket, SocketWatch
 from trio_kubelet.rpc import open_rpc_loop
 from trio_kubelet.rpc.stubs import pluginregistration as registration
 
@@ -294,3 +298,30 @@ async def test_bytes_that_are_no_grpc_hold_up_nobody(
         await scene.start(scene.driver())
         await scene.until(lambda: scene.names() == ["lab.csi.example.com"])
     listener.close()
+
+
+async def test_a_folder_that_changes_all_the_time_is_looked_at_now_and_then(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[float]()
+
+    class Changing(SocketWatch):
+        def look(self) -> tuple[PluginSocket, ...]:
+            looks.append(trio.current_time())
+            assert len(looks) < 1000
+            return ()
+
+        async def changed(self) -> None:
+            await trio.lowlevel.checkpoint()
+
+    async def at_once(look: Callable[[], object], **_options: object) -> object:
+        await trio.lowlevel.checkpoint()
+        return look()
+
+    monkeypatch.setattr(registry_module, "SocketWatch", Changing)
+    monkeypatch.setattr(registry_module, "run_in_thread", at_once)
+    with trio.move_on_after(10 * PAUSE_SECONDS):
+        await PluginRegistry(tmp_path, {}).run()
+    pauses = [later - earlier for earlier, later in itertools.pairwise(looks)]
+    assert len(pauses) >= 8
+    assert min(pauses) == pytest.approx(PAUSE_SECONDS)
