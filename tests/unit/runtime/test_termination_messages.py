@@ -116,8 +116,28 @@ def test_no_container_can_make_the_node_wait_or_read_another_file(tmp_path: Path
     secret.write_text("secret")
     link.symlink_to(secret)
     os.mkfifo(pipe)
-    paths = (link, pipe, tmp_path, tmp_path / "missing")
-    assert [read_termination_message(str(path)) for path in paths] == [""] * 4
+    paths = (link, pipe, tmp_path, tmp_path / "missing", Path("/dev/zero"))
+    assert [read_termination_message(str(path)) for path in paths] == [""] * len(paths)
+    assert [read_log_tail(str(path)) for path in paths] == [""] * len(paths)
+
+
+def test_of_a_file_of_gigabytes_only_the_end_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "huge"
+    with file.open("wb") as written:
+        written.truncate(8 << 30)
+        written.seek(0, os.SEEK_END)
+        written.write(b"last words")
+    message = read_termination_message(str(file))
+    assert len(message) == 4096
+    assert message.endswith("last words")
+
+
+def test_a_log_of_one_line_without_end_shows_what_of_it_is_whole(tmp_path: Path) -> None:
+    log, part = tmp_path / "0.log", "2026-01-01T00:00:00Z stdout P " + "x" * 1000
+    log.write_text(f"{part}\n" * 10_000)
+    assert read_log_tail(str(log)) == "x" * 2048
+    log.write_text("2026-01-01T00:00:00Z stdout F " + "x" * 10_000_000)
+    assert read_log_tail(str(log)) == ""
 
 
 def test_the_log_is_shown_without_prefixes_and_with_its_parts_joined(tmp_path: Path) -> None:
