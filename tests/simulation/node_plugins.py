@@ -1,6 +1,6 @@
-"""The plugins of the node, a CSI driver and a device plugin, which come and go.
+"""The plugins of the node, a CSI driver, a device plugin and a DRA driver, which come and go.
 
-What the cluster does for the driver goes with it.
+What the cluster does for the drivers goes with them.
 """
 
 import random
@@ -12,12 +12,16 @@ from tests.simulation.claims import AttachController
 from tests.simulation.csi_driver import SimulatedDriver
 from tests.simulation.device_plugin import SimulatedDevicePlugin
 from tests.simulation.devices import DeviceRules
+from tests.simulation.dra_driver import SimulatedDRADriver
 from tests.simulation.invariants import Invariants
 from tests.simulation.mounts import MountTable
 from tests.simulation.node import Node
+from tests.simulation.prepared_claims import ClaimRules
+from tests.simulation.resource_claims import ClaimController
 from tests.simulation.volumes import VolumeRules
 from trio_kubelet.agent.node_parts import PLUGINS_REGISTRY
 
+Service = SimulatedDriver | SimulatedDevicePlugin | SimulatedDRADriver
 MOST_EFFECTS = 6
 """Of the driver, until the one after which the agent ends."""
 
@@ -55,12 +59,21 @@ class NodePlugins:
         )
         node.runtime.events.add_observer(self._devices.on_event)
         node.api.storage.observers.append(self._devices.on_write)
-        self._services = (self._driver, self._plugin)
+        self._claims = ClaimRules(node, invariants.record, invariants.violated)
+        self._dra_chance = random.Random(seed + 4)
+        self._dra_driver = SimulatedDRADriver(
+            registry, random.Random(seed + 5), nursery, self._claims
+        )
+        self._claim_controller = ClaimController(node.api, random.Random(seed + 6))
+        node.runtime.events.add_observer(self._claims.on_event)
+        self._services = (self._driver, self._plugin, self._dra_driver)
 
     def begin(self) -> None:
         """Create claims and volumes, and have someone attach them."""
         self._attacher.create_all()
         self._nursery.start_soon(self._attacher.run)
+        self._claim_controller.create_all()
+        self._nursery.start_soon(self._claim_controller.run)
 
     def begin_round(self) -> None:
         """Install what is not there yet: in the first round some time after the node."""
@@ -71,6 +84,7 @@ class NodePlugins:
     def start_faults(self) -> None:
         """Let calls go wrong, of the driver more often."""
         self._chance.choice((self._driver, self._driver, self._plugin)).start_faults()
+        self._dra_driver.start_faults()
 
     def stop_faults(self) -> None:
         """Let all calls go well."""
@@ -92,14 +106,18 @@ class NodePlugins:
 
     def reinstall(self) -> None:
         """Take a plugin away, and bring it back before the node gives it up."""
-        service = self._chance.choice(self._services)
-        if service.is_in_use:
-            self._start_soon(self._restart, service)
+        services: list[Service] = [self._chance.choice((self._driver, self._plugin))]
+        if self._dra_chance.random() < 0.4:
+            services.append(self._dra_driver)
+        for service in services:
+            if service.is_in_use:
+                self._start_soon(self._restart, service)
 
     def lose_power(self) -> None:
         """Lose all mounts, and the plugins with the machine."""
         self._driver.lose_power()
         self._plugin.process.lose_power()
+        self._dra_driver.lose_power()
 
     def boot(self) -> None:
         """Start the plugins some time after the machine."""
@@ -107,10 +125,11 @@ class NodePlugins:
             self._start_soon(self._restart, service)
 
     def unsettled(self) -> Iterator[str]:
-        """What is left of volumes that no pod needs, and where the Node lacks devices."""
+        """What is left that no pod needs, and where the Node lacks devices."""
         yield from self._volumes.leftovers()
         yield from self._devices.wrong_amounts()
+        yield from self._claims.leftovers()
 
-    async def _restart(self, service: SimulatedDriver | SimulatedDevicePlugin) -> None:
+    async def _restart(self, service: Service) -> None:
         await service.process.stop()
         await service.process.start_later(service)

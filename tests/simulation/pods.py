@@ -21,6 +21,7 @@ from tests.simulation.shapes import (
     POD_RESOURCES,
     PRIVATE_IMAGES,
     REGISTRY,
+    RESOURCE_CLAIM_NAMES,
     RESTARTS_ALL,
     RETRIED,
     SETTINGS,
@@ -40,6 +41,12 @@ Behaviour = dict[str, Any]
 PRIORITIES = (-5, 7, 1000, SYSTEM_CRITICAL_PRIORITY)
 PULL_POLICIES = ("IfNotPresent", "IfNotPresent", "Never", "Always")
 
+CLAIMING_RESOURCES = {
+    "requests": {"cpu": "4m", "memory": "8Mi"},
+    "limits": {"memory": "40Mi"},
+}
+"""Of a container that asked for nothing else: amounts of those that others have."""
+
 CHANGE_IMAGES = frozenset({Fate.RUNS, Fate.SUCCEEDS, Fate.FAILS})
 """Of such pods owners change images too, under all restart policies."""
 
@@ -53,6 +60,8 @@ class PodMaker:
         self._chance = chance
         self._host_folder = host_folder
         self._may_have_devices = may_have_devices
+        # Of its own, so that whatever else happens on a day stays what it was.
+        self._claim_chance = random.Random(str(chance.getstate()))
         self._made = 0
         self._is_modest = False
         """Most containers of the pod that is being made ask for what they use."""
@@ -109,7 +118,10 @@ class PodMaker:
             if "resources" in container:
                 given = container["resources"]
                 container["resources"] = self._requests(is_limited=shape.has_limits)
-                for kind, amounts in given.items():
+                if "claims" in given:
+                    container["resources"]["claims"] = given["claims"]
+                for kind in ("requests", "limits"):
+                    amounts = given[kind]
                     kept = {k: v for k, v in amounts.items() if k in (STORAGE, DEVICE)}
                     container["resources"][kind].update(kept)
                 if may_be_refused and self._chance.random() < 0.3:
@@ -431,6 +443,8 @@ class PodMaker:
             _mount(spec, "inline", {"csi": {"driver": CSI_DRIVER}})
         if self._chance.random() < 0.7 and self._may_have_devices():
             self._give_devices(spec)
+        if self._claim_chance.random() < 0.9 and "resources" not in spec:
+            self._give_claim(spec)
         if self._chance.random() < 0.4:
             spec["priority"] = self._chance.choice(PRIORITIES)
         if self._chance.random() < 0.2:
@@ -446,6 +460,17 @@ class PodMaker:
                 count = str(self._chance.choice((1, 1, 2)))
                 for amounts in container["resources"].values():
                     amounts[DEVICE] = count
+
+    def _give_claim(self, spec: dict[str, Any]) -> None:
+        """Have all containers use the devices of a resource claim."""
+        name = self._claim_chance.choice(RESOURCE_CLAIM_NAMES)
+        spec["resourceClaims"] = [{"name": "claimed", "resourceClaimName": name}]
+        for container in spec["containers"]:
+            container.setdefault("resources", CLAIMING_RESOURCES)
+            container["resources"] = {
+                **container["resources"],
+                "claims": [{"name": "claimed"}],
+            }
 
     def _give_shared(self, spec: dict[str, Any]) -> None:
         """Give the pod what is in a config map or secret, as files and perhaps a variable."""

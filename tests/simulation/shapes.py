@@ -38,6 +38,10 @@ ACCOUNT = "default"
 """The service account of all pods."""
 CSI_DRIVER = "csi.example.com"
 """The driver of claimed volumes, and of those that are made for one pod."""
+DRA_DRIVER = "dra.example.com"
+"""The driver of resource claims."""
+RESOURCE_CLAIM_NAMES = ("gpu-1", "gpu-2", "gpu-3")
+"""Resource claims that pods share."""
 CLAIMS = ("data-1", "data-2", "data-3")
 """Claims that pods share, each bound to a volume of the driver."""
 TOKEN_SECONDS = 600
@@ -202,6 +206,12 @@ class Shape:
         """The claims whose volumes the pod has."""
         claimed = [each["persistentVolumeClaim"] for each in self._volumes if is_claim(each)]
         return tuple(each["claimName"] for each in claimed)
+
+    @property
+    def resource_claims(self) -> tuple[str, ...]:
+        """The resource claims whose devices the pod's containers have."""
+        claims = self.document["spec"].get("resourceClaims", ())
+        return tuple(each["resourceClaimName"] for each in claims)
 
     @property
     def csi_volumes(self) -> tuple[str, ...]:

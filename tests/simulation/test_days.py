@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from state_machines.claim import CLAIM
 from state_machines.container import CONTAINER
 from state_machines.device_plugin import DEVICE_PLUGIN
 from state_machines.image import IMAGE
@@ -48,6 +49,7 @@ MACHINES: tuple[StateMachine[Any, Any, Any], ...] = (
     STAGE,
     VOLUME,
     DEVICE_PLUGIN,
+    CLAIM,
 )
 ELSEWHERE: dict[str, frozenset[str]] = {
     CONTAINER.name: frozenset(),
@@ -76,6 +78,7 @@ ELSEWHERE: dict[str, frozenset[str]] = {
     VOLUME.name: frozenset({"Republish"}),
     # tests/unit/devices/test_manager.py; the plugin of a day is never away for that long
     DEVICE_PLUGIN.name: frozenset({"Expire", "Gone"}),
+    CLAIM.name: frozenset(),
 }
 """The states and events of each machine that a day need not reach, and where tests do."""
 MOST_DAYS = 5
