@@ -1,10 +1,12 @@
 """Live through single days: `python -m tests.simulation SEED...`, or `FIRST-LAST`."""
 
 import argparse
+import os
 import sys
 import time
 
 from tests.simulation.day import Report, simulate
+from tests.simulation.determinism import HASH_SEED
 from tests.simulation.world import ROUNDS
 
 
@@ -42,4 +44,7 @@ def _print(report: Report, cpu_seconds: float, *, story: bool) -> None:
 
 
 if __name__ == "__main__":
+    if "PYTHONHASHSEED" not in os.environ:
+        arguments = [sys.executable, "-m", "tests.simulation", *sys.argv[1:]]
+        os.execve(sys.executable, arguments, {**os.environ, "PYTHONHASHSEED": HASH_SEED})
     sys.exit(main())

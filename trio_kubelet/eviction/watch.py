@@ -146,10 +146,12 @@ class PressureWatch:
         self._missing = missing
 
     def _tell_thresholds(self, before: Assessment, after: Assessment) -> None:
-        for threshold in after.crossed_since.keys() - before.crossed_since.keys():
-            log.warning("eviction threshold crossed", **_shown(threshold))
-        for threshold in before.crossed_since.keys() - after.crossed_since.keys():
-            log.info("eviction threshold no longer crossed", **_shown(threshold))
+        for threshold in after.crossed_since:
+            if threshold not in before.crossed_since:
+                log.warning("eviction threshold crossed", **_shown(threshold))
+        for threshold in before.crossed_since:
+            if threshold not in after.crossed_since:
+                log.info("eviction threshold no longer crossed", **_shown(threshold))
 
 
 def _shown(threshold: Threshold) -> dict[str, str]:
