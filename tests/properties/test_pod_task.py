@@ -242,8 +242,6 @@ def _live(script: Script, asked: list[TimedRequest], seed: int) -> Lived:
                 recorder=EventRecorder(Journal(TrioClock()), "node"),
                 resync_seconds=60,
                 cleaning=CleaningTurns(Activity().wait_idle),
-                on_released=lambda _uid: None,
-                on_work=lambda _pod, _state, _seconds: None,
             ),
             Beginning(incarnation=1),
         )

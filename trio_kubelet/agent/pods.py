@@ -17,7 +17,7 @@ from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
-from trio_kubelet.sync.pod_task import PodRequest
+from trio_kubelet.sync.pod_task import PodRequest, SharedByTasks
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.resize_decisions import ResizeDecisions
 from trio_kubelet.sync.undecided import UndecidedPods
@@ -37,11 +37,13 @@ class Pods:
         self.tasks = PodTasks(
             nursery,
             open_syncer=pod_parts.sync.open_syncer,
-            journal=parts.journal,
-            recorder=parts.recorder,
-            resync_seconds=configuration.sync_frequency.total_seconds(),
-            cleaning=CleaningTurns(parts.activity.wait_idle),
-            tracer=parts.traces.tracer if parts.traces is not None else None,
+            shared=SharedByTasks(
+                journal=parts.journal,
+                recorder=parts.recorder,
+                resync_seconds=configuration.sync_frequency.total_seconds(),
+                cleaning=CleaningTurns(parts.activity.wait_idle),
+                tracer=parts.traces.tracer if parts.traces is not None else None,
+            ),
         )
         pod_parts.staged.on_ready.add(lambda uid: self.tasks.put(uid, PodRequest(why=("volume",))))
         merge = SourceMerge(

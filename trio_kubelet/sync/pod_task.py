@@ -15,7 +15,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import structlog
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
 from state_machines.backoff import BackoffPolicy
 from state_machines.pod import (
@@ -34,6 +34,7 @@ from state_machines.pod_ending import (
 )
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sync.cleaning import CleaningTurns
+from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.retries import Retries, stretched
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Walk
 from trio_kubelet.tracing import Tracer
@@ -147,18 +148,19 @@ _SPANS = {
 class SharedByTasks:
     """The parts that all tasks are made with.
 
-    A pod is looked at again after about `resync_seconds`. `on_released(uid)` is called when a pod
-    holds nothing any more that others could want, `on_work(pod, state, seconds)` when work for
-    one has ended, however it did. `tracer` makes a span of it, if there are traces.
+    A pod is looked at again after about `resync_seconds`. `cleaning` says when what is left of one
+    is removed. `on_released(uid)` is called when a pod holds nothing any more that others could
+    want, `on_work(pod, state, seconds)` when work for one has ended, however it did. `tracer` makes
+    a span of it, if there are traces.
     """
 
     journal: Journal
     recorder: EventRecorder
     resync_seconds: float
     cleaning: CleaningTurns
-    on_released: Callable[[str], None]
-    on_work: Callable[[Pod, PodState, float], None]
     tracer: Tracer | None = None
+    on_released: Callbacks[[str]] = field(init=False, factory=Callbacks)
+    on_work: Callbacks[[Pod, PodState, float]] = field(init=False, factory=Callbacks)
 
     def span(self, pod: Pod, state: PodState) -> AbstractContextManager[object]:
         """The span of work for a pod, with the Go kubelet's names, if there are traces."""
@@ -354,7 +356,7 @@ class PodTask:
             if ending.delete_remains:
                 self._syncer.let_go()
             self.released.set()
-            self._shared.on_released(self.pod.metadata.uid)
+            self._shared.on_released.call(self.pod.metadata.uid)
         if is_kept:
             self._step(PodEvent.KEPT)
             return
@@ -388,7 +390,7 @@ class PodTask:
         except Exception as error:
             self._failed(error)
         finally:
-            self._shared.on_work(self.pod, state, trio.current_time() - began_at)
+            self._shared.on_work.call(self.pod, state, trio.current_time() - began_at)
         return None
 
     def _failed(self, error: Exception) -> None:

@@ -17,13 +17,10 @@ from state_machines.pod import PodState, may_have_running_containers
 from state_machines.pod_ending import Ending, takes_turns
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_static
-from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.pod_task import Beginning, PodRequest, PodSteps, PodTask, SharedByTasks
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.tasks.turns import TurnQueue
-from trio_kubelet.telemetry import EventRecorder, Journal
-from trio_kubelet.tracing import Tracer
 
 log = structlog.get_logger("pods")
 
@@ -39,8 +36,7 @@ class PodTasks:
     `open_syncer` is called once for each incarnation, before its task starts. `on_released(uid)` is
     called when a pod holds nothing any more that others could want, `on_finished(uid, incarnation)`
     after each task's end, `on_work(pod, state, seconds)` after each piece of work, `on_orphan(uid)`
-    when the task of a pod that nobody wants begins. `cleaning` says when what is left of a pod is
-    removed. With a `tracer` each piece of work is a span.
+    when the task of a pod that nobody wants begins.
 
     All methods are plain functions: a handler of the sync loop calls them, and nothing interleaves.
     """
@@ -50,27 +46,15 @@ class PodTasks:
         nursery: trio.Nursery,
         *,
         open_syncer: Callable[[Pod], PodSteps],
-        journal: Journal,
-        recorder: EventRecorder,
-        resync_seconds: float,
-        cleaning: CleaningTurns,
-        tracer: Tracer | None = None,
+        shared: SharedByTasks,
     ) -> None:
-        self.on_released: Callbacks[[str]] = Callbacks()
+        self.on_released = shared.on_released
+        self.on_work = shared.on_work
         self.on_finished: Callbacks[[str, int]] = Callbacks()
-        self.on_work: Callbacks[[Pod, PodState, float]] = Callbacks()
         self.on_orphan: Callbacks[[str]] = Callbacks()
         self._nursery = nursery
         self._open_syncer = open_syncer
-        self._shared = SharedByTasks(
-            journal=journal,
-            recorder=recorder,
-            resync_seconds=resync_seconds,
-            cleaning=cleaning,
-            on_released=self.on_released.call,
-            on_work=self.on_work.call,
-            tracer=tracer,
-        )
+        self._shared = shared
         self._tasks: dict[str, PodTask] = {}
         self._last_of_name: dict[str, PodTask] = {}
         self._finished_at: dict[str, float] = {}

@@ -227,8 +227,6 @@ async def _live(script: PodScript, root: Path) -> Lived:
                 recorder=parts.recorder,
                 resync_seconds=LONG_SECONDS,
                 cleaning=CleaningTurns(parts.activity.wait_idle),
-                on_released=lambda _uid: None,
-                on_work=lambda _pod, _state, _seconds: None,
             ),
             Beginning(incarnation=1),
         )

@@ -31,7 +31,7 @@ from trio_kubelet.sync.admission.resize_fit import ResizeAdmission
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.monitor import LoopMonitor
-from trio_kubelet.sync.pod_task import SyncResult
+from trio_kubelet.sync.pod_task import SharedByTasks, SyncResult
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.resize_decisions import ResizeDecisions
 from trio_kubelet.sync.store import PodStore
@@ -143,10 +143,12 @@ async def running(
         tasks = PodTasks(
             nursery,
             open_syncer=open_syncer,
-            journal=journal,
-            recorder=recorder,
-            resync_seconds=RESYNC_SECONDS,
-            cleaning=CleaningTurns(activity.wait_idle),
+            shared=SharedByTasks(
+                journal=journal,
+                recorder=recorder,
+                resync_seconds=RESYNC_SECONDS,
+                cleaning=CleaningTurns(activity.wait_idle),
+            ),
         )
         known = allocations or Allocations(Path("/nowhere"), trio.CapacityLimiter(1))
         resizing = ResizeDecisions(

@@ -63,9 +63,8 @@ async def running(
         recorder=EventRecorder(journal, "node"),
         resync_seconds=60,
         cleaning=cleaning or CleaningTurns(Activity().wait_idle),
-        on_released=on_released,
-        on_work=lambda _pod, _state, _seconds: None,
     )
+    shared.on_released.add(on_released)
     task = PodTask(POD, syncer, shared, beginning)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
