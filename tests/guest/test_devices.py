@@ -8,6 +8,7 @@ import pytest
 from lab.agent import Json, is_running, pod_manifest
 from lab.device_plugin import RESOURCE
 from lab.images import SLEEPER
+from lab.processes import wait_until
 from tests.guest.node import ROOT, Node
 from trio_kubelet.devices.checkpoint import parsed
 
@@ -71,12 +72,22 @@ def waits(pod: Json) -> bool:
 
 
 def devices(node: Node, pods: Mapping[str, Json]) -> Mapping[str, str]:
-    """The devices that the processes of some pods see, by the pods' names."""
-    pids, found = node.processes(), {}
-    for name, pod in pods.items():
-        pid = pids[container(pod)["containerID"].rpartition("/")[2]]
-        environment = node.guest.read(f"/proc/{pid}/environ").decode().split("\0")
-        found[name] = dict(each.split("=", 1) for each in environment if each)["LAB_DEVICES"]
+    """The devices that the processes of some pods see, by the pods' names.
+
+    A process that has just been started may still be runc's, with another environment.
+    """
+    pids, found = node.processes(), dict[str, str]()
+
+    def look() -> bool:
+        for name, pod in pods.items():
+            pid = pids[container(pod)["containerID"].rpartition("/")[2]]
+            for each in node.guest.read(f"/proc/{pid}/environ").decode().split("\0"):
+                key, _, value = each.partition("=")
+                if key == "LAB_DEVICES":
+                    found[name] = value
+        return found.keys() == pods.keys()
+
+    wait_until(look, deadline_seconds=60, else_say=lambda: f"only {found} see devices")
     return found
 
 
