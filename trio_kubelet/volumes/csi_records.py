@@ -161,14 +161,17 @@ def _named(name: str, key: VolumeKey, node: str) -> dict[str, str]:
 def read_record(folder: Path) -> VolumeRecord | None:
     """Return the record in a folder; None if there is none.
 
-    Raises RecordError for one that tells of no driver, OSError.
+    Raises RecordError for one that cannot be read, or tells of no driver: whatever lies there
+    keeps no agent from starting.
     """
     path = folder / RECORD
     try:
         with path.open("rb") as file:
             text = file.read(MAX_RECORD_BYTES)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror or error}") from error
     try:
         told = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -187,7 +190,7 @@ def read_record(folder: Path) -> VolumeRecord | None:
 
 
 def is_readable(folder: Path) -> bool:
-    """True if the record in a folder says which volume it is of. Raises OSError."""
+    """True if the record in a folder says which volume it is of."""
     try:
         return read_record(folder) is not None
     except RecordError:

@@ -82,7 +82,7 @@ class PublishedFolder:
         return self.folder / TARGET
 
     def key(self) -> VolumeKey | None:
-        """Return the volume for which it was begun. Raises RecordError, OSError."""
+        """Return the volume for which it was begun. Raises RecordError."""
         record = read_record(self.folder)
         return None if record is None else record.key
 
@@ -113,7 +113,7 @@ class PublishedDevice:
         return self.devices.published / self.uid
 
     def key(self) -> VolumeKey | None:
-        """Return the volume for which it was begun. Raises RecordError, OSError."""
+        """Return the volume for which it was begun. Raises RecordError."""
         if not self.link.is_symlink():
             return None
         record = read_record(self.devices.data)

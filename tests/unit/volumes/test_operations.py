@@ -15,7 +15,12 @@ from tests.unit.volumes.test_staged_volumes import until_unused
 from trio_kubelet.k8s import EmptyDirVolumeSource, Volume
 from trio_kubelet.rpc import open_rpc_loop
 from trio_kubelet.volumes import PodFolders, VolumeOperation, VolumeOperations, local_volumes
-from trio_kubelet.volumes.csi_records import VolumeKey, VolumeRecord, write_record
+from trio_kubelet.volumes.csi_records import (
+    VolumeKey,
+    VolumeRecord,
+    recorded_users,
+    write_record,
+)
 from trio_kubelet.volumes.operations import ACTUAL, DESIRED
 from trio_kubelet.volumes.plugin import VolumeBackOff, VolumeBusy, VolumeError, VolumesNotReady
 from trio_kubelet.volumes.resolved import ResolvedVolume, UnattachedVolumeError
@@ -178,6 +183,18 @@ async def test_volumes_that_an_earlier_agent_has_left_are_found_and_their_end_is
     assert [(each.plugin, each.name) for each in told if "empty" in each.plugin] == [
         (PLUGIN, "volume_unmount")
     ]
+
+
+async def test_no_file_or_folder_in_the_place_of_a_record_ends_the_agent(tmp_path: Path) -> None:
+    folder, folders = tmp_path / "pods/uid/volumes/kubernetes.io~csi", PodFolders(tmp_path)
+    (folder / "odd/vol_data.json").mkdir(parents=True)
+    (folder / "file").touch()
+    volumes = local_volumes(folders, lambda pod: 1 << 20)
+    found: list[tuple[int, int]] = []
+    volumes.operations.on_found.add(lambda *counts: found.append(counts))
+    await volumes.tell_found()
+    assert found == [(2, 2)]
+    assert list(recorded_users(folders)) == []
 
 
 @pytest.fixture
