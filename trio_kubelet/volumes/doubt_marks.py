@@ -6,6 +6,7 @@ the driver asked again.
 """
 
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 
 from attrs import frozen
@@ -17,6 +18,8 @@ CSI_MARKS = "csi_calls"
 """The folder of marks of CSI volumes below the root folder: by pod and volume."""
 CSI_STAGE_MARKS = f"{CSI_MARKS}/staged"
 """That of volumes which are staged: by driver and the volume's digest."""
+MAX_NAME_CHARACTERS = 200
+"""A file's name has 255 bytes, and one that is being written a few more than the mark's."""
 
 
 @frozen
@@ -49,4 +52,8 @@ class DoubtMarks:
         return self._path(owner, volume).exists()
 
     def _path(self, owner: str, volume: str) -> Path:
-        return self.folder / f"{owner}~{volume}"
+        """The mark's file. One whose name would be too long for a file has a digest in its name."""
+        name = f"{owner}~{volume}"
+        if len(name) > MAX_NAME_CHARACTERS:
+            name = f"{owner}~{sha256(volume.encode()).hexdigest()}"
+        return self.folder / name
