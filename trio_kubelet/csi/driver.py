@@ -8,6 +8,7 @@ it was done, and CSI lets it be made again.
 import re
 from collections.abc import Mapping, Sequence
 
+import betterproto
 from attrs import evolve, field, frozen
 
 from trio_kubelet.k8s.validation.formats import label_value, qualified_name
@@ -149,7 +150,8 @@ class DriverClient:
             csi.NodeGetCapabilitiesRequest(),
             deadline_seconds=CALL_SECONDS,
         )
-        return frozenset(int(each.rpc.type) for each in answer.capabilities)
+        told = (betterproto.which_one_of(each, "type")[1] for each in answer.capabilities)
+        return frozenset(int(each.type) for each in told if each is not None)
 
     async def stage(self, staging: Staging) -> None:
         """Have a volume brought to the node. Raises RpcError."""

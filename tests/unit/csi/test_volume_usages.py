@@ -40,8 +40,11 @@ class Driver(csi.NodeBase):
         await trio.lowlevel.checkpoint()
         return csi.NodeGetCapabilitiesResponse(
             capabilities=[
-                csi.NodeServiceCapability(rpc=csi.NodeServiceCapabilityRpc(type=each))
-                for each in self.capabilities
+                csi.NodeServiceCapability(),  # of a kind that is not known yet
+                *(
+                    csi.NodeServiceCapability(rpc=csi.NodeServiceCapabilityRpc(type=each))
+                    for each in self.capabilities
+                ),
             ]
         )
 
