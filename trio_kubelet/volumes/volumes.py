@@ -239,8 +239,12 @@ class Volumes:
             remove_tree(self._folders.sub_paths(pod_uid))
 
     def _threads_for(self, pod: Pod, path: Path) -> Share:
-        """Return the pod's share of the threads for a path: those of the node may hang."""
-        is_own = path.is_relative_to(self._folders.pod(pod.metadata.uid))
+        """Return the pod's share of the threads for a path.
+
+        Those of the node may hang, and so may what others have mounted in the pod's folder.
+        """
+        volumes = self._folders.volumes(pod.metadata.uid)
+        is_own = any(path.is_relative_to(volumes / each) for each in _EPHEMERAL_FOLDERS)
         threads = self._threads.preparing if is_own else self._threads.host_paths
         return threads.share_of(pod.metadata)
 
@@ -339,7 +343,8 @@ def _bind(found: int, target: Path) -> None:
 
 def _is_bound(target: Path) -> bool:
     # A bind mount within one file system shows in mountinfo only.
-    real = target.resolve()
+    # What is bound there may be of a server that does not answer.
+    real = target.parent.resolve() / target.name
     return any(each.path == real for each in mount_points(real))
 
 

@@ -201,7 +201,11 @@ async def test_volumes_of_a_pod_are_prepared_side_by_side(folders: PodFolders) -
     ],
 )
 async def test_paths_that_hang_hold_up_no_other_volume_and_no_housekeeping(
-    volumes: Volumes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hanging: str
+    volumes: Volumes,
+    folders: PodFolders,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    hanging: str,
 ) -> None:
     """A network file system that does not answer, or a large volume that is removed."""
     over, hanging_threads = threading.Event(), trio.Semaphore(0)
@@ -215,7 +219,9 @@ async def test_paths_that_hang_hold_up_no_other_volume_and_no_housekeeping(
         pod = pod_with(host if "host_path" in hanging else empty_dir())
         pod = evolve(pod, metadata=ObjectMeta(name="p", namespace="n", uid=f"slow-{number}"))
         if "sub_path" in hanging:
-            share = MountedVolume(name="share", host_path=str(tmp_path / "share"))
+            mounted = folders.volumes(pod.metadata.uid) / "kubernetes.io~nfs/share"
+            path = mounted if number % 2 else tmp_path / "share"
+            share = MountedVolume(name="share", host_path=str(path))
             await volumes.bind_sub_path(pod, share, "c", 0, "here")
             return
         await volumes.prepare(pod)
