@@ -169,7 +169,7 @@ def oom_kills(session: nox.Session) -> None:
 def volume_kills(session: nox.Session) -> None:
     """Whether volumes outlast fifty kills of the agent as pods come and go: a quarter of an hour.
 
-    `integration` does twelve. What is missing is a failure, as in continuous integration.
+    `integration` does six. What is missing is a failure, as in continuous integration.
     """
     install(session, "test")
     file = "tests/integration/test_volume_kills.py"
