@@ -162,6 +162,7 @@ def _files_changed(
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.name)
+                yield
                 continue
             with contextlib.suppress(FileNotFoundError):
                 _change(folder, entry.name, access)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
+from attrs import define, field
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.trio_clock import TrioClock
 from tests.turns import making_test_data
@@ -36,6 +37,18 @@ def owner(recorder: EventRecorder | None = None) -> VolumeOwnership:
 def shown(path: Path) -> tuple[int, str]:
     status = path.lstat()
     return status.st_gid, oct(stat.S_IMODE(status.st_mode))
+
+
+@define
+class Look:
+    """Counts the entries of a folder that belong to the group; `changed` are the counts so far."""
+
+    folder: Path
+    changed: list[int] = field(factory=list)
+
+    def __call__(self) -> int:
+        self.changed.append(sum(each.stat().st_gid == GROUP for each in self.folder.iterdir()))
+        return self.changed[-1]
 
 
 @pytest.fixture
@@ -101,6 +114,24 @@ async def test_a_walk_that_was_cut_short_leaves_a_root_that_does_not_fit(
     assert volume.stat().st_gid == 0
     await owner().give(pod("OnRootMismatch"), volume, "v")
     assert (volume / "inner/49").stat().st_gid == GROUP
+
+
+async def test_others_have_their_turn_while_the_folders_of_a_large_one_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with making_test_data():
+        for number in range(200):
+            (tmp_path / f"{number}").mkdir()
+    monkeypatch.setattr(ownership, "FILES_IN_A_PIECE", 10)
+    limiter = FairLimiter(1, 1)
+    async with trio.open_nursery() as nursery, limiter.share("shop", "first"):
+        nursery.start_soon(VolumeOwnership(limiter).give, pod(), tmp_path, "v")
+        await wait_all_tasks_blocked()
+        nursery.start_soon(limiter.share("shop", "other").run_sync, look := Look(tmp_path))
+        await wait_all_tasks_blocked()
+    assert look.changed == [0]
+    with making_test_data():
+        assert Look(tmp_path)() == 200
 
 
 async def test_a_tree_deeper_than_any_path_is_walked_with_one_descriptor(tmp_path: Path) -> None:
