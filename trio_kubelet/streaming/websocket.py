@@ -222,6 +222,7 @@ class WebSocket:
         self._waiting: deque[Piece] = deque()
         self._sending = trio.Lock()
         self._closed = False
+        self._client_closed = False
 
     async def receive(self, max_bytes: int | None) -> Piece | None:
         """The next piece of a message; None when the client has closed, or broken the protocol.
@@ -230,6 +231,9 @@ class WebSocket:
         connection breaks.
         """
         while not self._waiting:
+            if self._client_closed:
+                await self.close(NORMAL)
+                return None
             try:
                 events = self._reader.events()
             except WebSocketError:
@@ -247,8 +251,8 @@ class WebSocket:
                 elif event.opcode == _PING:
                     await self._send(frame(event.data, _PONG))
                 elif event.opcode == _CLOSE:
-                    await self.close(NORMAL)
-                    return None
+                    self._client_closed = True
+                    break
         return self._waiting.popleft()
 
     async def send(self, *messages: bytes) -> None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from trio_kubelet.streaming.websocket import (
     FRAMES_IN_A_TURN,
     Control,
     Piece,
+    WebSocket,
     WebSocketError,
     WebSocketFrames,
     accepted,
@@ -151,3 +153,13 @@ def test_protocols_are_offered_in_one_header_or_in_several() -> None:
     offers = (("Sec-WebSocket-Protocol", "a, b"), ("Sec-WebSocket-Protocol", "c"))
     assert offered_protocols(Headers((("Upgrade", "WebSocket"), *offers))) == ("a", "b", "c")
     assert offered_protocols(Headers((("Upgrade", "SPDY/3.1"), *offers))) == ()
+
+
+async def test_what_a_client_sends_right_before_its_close_is_received() -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    await theirs.send_all(masked(b"last words") + masked(struct.pack(">H", 1000), CLOSE))
+    client = WebSocket(ours)
+    assert await client.receive(None) == Piece(b"last words", begins=True)
+    assert await client.receive(None) is None
+    assert await client.receive(None) is None
+    assert await theirs.receive_some() == frame(struct.pack(">H", 1000), CLOSE)
