@@ -29,6 +29,7 @@ class TraceExporter:
         self._queue = queue
         self._about = about
         self._is_away = False
+        self._rejects = False
 
     async def run(self, connect: Callable[[], Channel]) -> None:
         """Send spans for ever, after a failure over another channel that `connect` opens.
@@ -63,12 +64,14 @@ class TraceExporter:
         self._is_away = False
         rejected = min(max(0, response.partial_success.rejected_spans), len(batch))
         if rejected:
-            log.warning(
-                "trace collector rejected spans",
-                spans=rejected,
-                error=response.partial_success.error_message,
-            )
+            if not self._rejects:
+                log.warning(
+                    "trace collector rejected spans",
+                    spans=rejected,
+                    error=response.partial_success.error_message,
+                )
             self._queue.on_dropped.call(rejected)
+        self._rejects = bool(rejected)
         return True
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from trio_kubelet.rpc import RpcError, Transport, call_metadata
 from trio_kubelet.rpc.field_cut import FieldCut, Head
 from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub, method_of
-from trio_kubelet.tracing.tracer import Span, SpanKind, Tracer
+from trio_kubelet.tracing.tracer import MOST_ATTRIBUTE_CHARACTERS, Span, SpanKind, Tracer
 
 TRACEPARENT = "traceparent"
 
@@ -71,6 +71,6 @@ class TracedTransport(Transport):
                     yield span
             except RpcError as error:
                 span.note("rpc.grpc.status_code", int(error.code))
-                span.error = str(error)
+                span.error = str(error)[:MOST_ATTRIBUTE_CHARACTERS]
                 raise
             span.note("rpc.grpc.status_code", 0)
