@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 from attrs import define, field
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -30,7 +30,8 @@ from trio_kubelet.devices.manager import AllocationError, DevicesAwaitedError
 from trio_kubelet.k8s import Pod
 
 COUNT = 4
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 30
+"""A tenth of the time for which a plugin is expected."""
 
 Step = tuple[str, int]
 
@@ -41,7 +42,8 @@ steps = st.lists(
         st.tuples(st.just("sync"), st.integers(0, 5)),
         st.tuples(st.just("flip"), st.integers(0, COUNT - 1)),
         st.tuples(st.just("fail"), st.integers(0, 1)),
-        st.tuples(st.sampled_from(("restart", "kill", "come", "time")), st.just(0)),
+        st.tuples(st.sampled_from(("restart", "kill", "come")), st.just(0)),
+        st.tuples(st.just("time"), st.sampled_from((WAIT_SECONDS, 10 * WAIT_SECONDS + 1))),
     ),
     max_size=25,
 )
@@ -68,6 +70,7 @@ class Model:
     plugin: LabDevicePlugin | None = None
     pods: dict[str, Pod] = field(factory=dict)
     health: dict[str, str] = field(factory=lambda: dict.fromkeys(devices(COUNT), "Healthy"))
+    needing: set[str] = field(factory=set)
     admitted: int = 0
 
     async def come(self, _: int = 0) -> None:
@@ -92,15 +95,22 @@ class Model:
         if self.plugin is not None:
             self.plugin.set_faults(**({"Allocate": {"fail": "no"}} if fails else {}))
 
-    async def time(self, _: int) -> None:
-        await trio.sleep(WAIT_SECONDS)
+    async def time(self, seconds: int) -> None:
+        await trio.sleep(seconds)
 
     async def admit(self, shape: int) -> None:
         self.admitted += 1
         pod = pod_of(f"u{self.admitted}", shape)
         if not self.node.manager.refusal(pod, list(self.pods.values())):
             self.pods[pod.metadata.uid] = pod
+            self.take_up(pod)
             await self.sync(len(self.pods) - 1)
+
+    def take_up(self, pod: Pod) -> None:
+        """A pod is admitted, or found by an agent that starts anew."""
+        self.node.manager.remember(pod)
+        if self.node.manager.is_device(RESOURCE):
+            self.needing.add(pod.metadata.uid)
 
     async def sync(self, number: int) -> None:
         """Sync a pod; a rejected one ends."""
@@ -123,11 +133,15 @@ class Model:
             await self.node.manager.release(uid)
 
     def has_all(self, pod: Pod) -> None:
-        """A pod that may start has what each container asks for."""
+        """A pod that may start has what each container asks for.
+
+        One has none that was admitted when no plugin offered the resource.
+        """
         for container in pod.spec.admitted_containers:
             limits = container.resources.limits if container.resources is not None else {}
             wanted = limits[RESOURCE].value if RESOURCE in limits else 0
-            assert len(self.node.has(pod, container.name)) in (wanted, 0)
+            found = len(self.node.has(pod, container.name))
+            assert found == wanted or (found == 0 and pod.metadata.uid not in self.needing)
 
     def check(self) -> None:
         """Each device is with one pod at most, and what is held is held by pods that are there."""
@@ -160,6 +174,8 @@ async def play(story: list[Step], folder: Path, monkeypatch: pytest.MonkeyPatch)
                 before = {uid: model.node.has(pod) for uid, pod in model.pods.items()}
                 model.plugin, model.node = None, await start()
                 assert before == {uid: model.node.has(pod) for uid, pod in model.pods.items()}
+                for pod in model.pods.values():
+                    model.take_up(pod)
             else:
                 step: Callable[[int], Awaitable[None]] = getattr(model, name)
                 await step(number)
@@ -170,6 +186,7 @@ async def play(story: list[Step], folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @given(steps)
+@example([("kill", 0), ("admit", 1), ("time", 10 * WAIT_SECONDS + 1), ("sync", 0)])
 def test_no_device_is_given_twice_or_lost(story: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
         trio.run(play, story, Path(folder), monkeypatch, clock=MockClock(autojump_threshold=0))

@@ -25,6 +25,7 @@ from trio_kubelet.devices.allocation import NOTHING_ALLOCATED, ContainerAllocati
 from trio_kubelet.devices.checkpoint import DeviceRecord
 from trio_kubelet.devices.choice import (
     Demand,
+    IsDevice,
     by_numa_node,
     chosen_devices,
     container_demands,
@@ -102,6 +103,7 @@ class DeviceManager:
         self._wait_seconds = wait_seconds
         self._waits: dict[str, _PodWait] = {}
         self._started: set[str] = set()
+        self._needed: dict[str, frozenset[str]] = {}
         self._nodes: dict[str, Mapping[str, Collection[int]]] = {}
         plugins.on_devices.add(self._devices_changed)
         plugins.on_registered.add(self._resource_came)
@@ -121,6 +123,20 @@ class DeviceManager:
     def is_device(self, name: str) -> bool:
         """True if devices of a plugin are counted under this name, or were."""
         return name in self.plugins or bool(self.records.held(name))
+
+    def remember(self, pod: Pod) -> None:
+        """Remember of a pod that is admitted which of its resources are devices.
+
+        They stay devices until it is released, though their plugin does not come back meanwhile:
+        the pod does not start without them.
+        """
+        uid = pod.metadata.uid
+        if demands := pod_demands(pod, self._counts(uid)):
+            self._needed[uid] = frozenset(demand.resource for demand in demands)
+
+    def _counts(self, uid: str) -> IsDevice:
+        needed = self._needed.get(uid, frozenset())
+        return lambda name: name in needed or self.is_device(name)
 
     def refusal(self, pod: Pod, others: Sequence[Pod]) -> str:
         """Return why a pod cannot have its devices beside others; "" if it can, or may wait."""
@@ -188,7 +204,8 @@ class DeviceManager:
         be called again.
         """
         uid = pod.metadata.uid
-        demands = pod_demands(pod, self.is_device)
+        self.remember(pod)
+        demands = pod_demands(pod, self._counts(uid))
         if not demands:
             return
         for demand in await self._open(pod, demands, running):
@@ -215,7 +232,7 @@ class DeviceManager:
         Has its plugins get the devices ready first, where they ask for that. Raises ConfigError.
         """
         uid, responses = pod.metadata.uid, []
-        for demand in container_demands(container, self.is_device):
+        for demand in container_demands(container, self._counts(uid)):
             record = self.records.get(uid, demand.container, demand.resource)
             if uid not in self._started and (obstacle := self._obstacle(pod, demand, record)):
                 raise ConfigError(obstacle.why, WAITING)
@@ -260,6 +277,7 @@ class DeviceManager:
         """Give back the devices of a pod whose containers have ended."""
         self._waits.pop(uid, None)
         self._started.discard(uid)
+        self._needed.pop(uid, None)
         self._nodes.pop(uid, None)
         mine = self.records.of_pod(uid)
         for record in mine:
@@ -306,15 +324,8 @@ class DeviceManager:
         """Return why a demand cannot be met now; None if it can."""
         name, known = demand.resource, self.plugins.get(demand.resource)
         if known is None:
-            return (
-                None
-                if record is not None
-                else _Awaited(
-                    demand,
-                    f"no plugin offers {name}",
-                    f"cannot allocate unregistered device {name}",
-                )
-            )
+            refusal = f"cannot allocate unregistered device {name}"
+            return _Awaited(demand, f"no plugin offers {name}", refusal)
         if known.is_awaited:
             return _Awaited(
                 demand, f"the device plugin of {name} has not registered", _no_healthy(name)
@@ -442,6 +453,9 @@ class DeviceManager:
         self._resources_changed.set()
 
     def _resource_went(self, resource: str) -> None:
+        waiting = (names for uid, names in self._needed.items() if uid not in self._started)
+        if any(resource in names for names in waiting):
+            return  # The next agent is to know that it is a device.
         self.records.forget_resource(resource)
         self._resources_changed.set()
 

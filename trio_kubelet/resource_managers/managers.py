@@ -130,6 +130,7 @@ class ResourceManagers:
             self.devices.reserve(pod.metadata.uid, devices.chosen, devices.nodes)
             if devices.awaits_plugins:
                 self._to_place.add(pod.metadata.uid)
+        self.devices.remember(pod)
         return None
 
     def _count_failure(self, error: RefusedError) -> None:

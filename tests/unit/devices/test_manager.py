@@ -116,6 +116,60 @@ async def test_a_pod_that_waited_long_enough_is_rejected_in_the_words_of_the_go_
         assert rejected.value.message == f"Allocate failed due to {NO_HEALTHY}, which is unexpected"
 
 
+async def test_a_pod_never_starts_without_its_devices_when_their_plugin_does_not_come_back(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, slow = OTHER, device_pod("u3")
+    async with device_node(folder, monkeypatch) as node:
+        await node.register(node.plugin(*devices(4)))
+        await node.manager.prepare(POD, ())
+    async with device_node(folder, monkeypatch) as node:
+        await trio.sleep(100)
+        node.manager.remember(slow)  # its task begins when the plugin is not expected any longer
+        for pod in (POD, waiting):
+            with pytest.raises(DevicesAwaitedError, match="has not registered"):
+                await node.manager.prepare(pod, ())
+        await trio.sleep(201)
+        assert set(node.told) == {"u1", "u2"}
+        for pod in (POD, waiting, slow):
+            with pytest.raises(DevicesAwaitedError, match="no plugin offers"):
+                await node.manager.prepare(pod, ())
+            with pytest.raises(ConfigError, match="no plugin offers"):
+                await node.manager.allocation(pod, pod.spec.containers[0])
+        await trio.sleep(100)
+        for pod in (POD, waiting):
+            with pytest.raises(AllocationError, match="cannot allocate unregistered device"):
+                await node.manager.prepare(pod, ())
+            await node.manager.release(pod.metadata.uid)
+    # The next agent knows that it is a device, for the sake of the pod that waits still.
+    async with device_node(folder, monkeypatch) as node:
+        with pytest.raises(DevicesAwaitedError, match="has not registered"):
+            await node.manager.prepare(slow, ())
+        await node.manager.release("u3")
+        await trio.sleep(301)
+        assert not node.manager.records.resources
+
+
+async def test_a_plugin_that_comes_late_serves_the_pods_that_wait_still(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with device_node(folder, monkeypatch) as node:
+        plugin = node.plugin("dev-0")
+        await node.register(plugin)
+        await node.kill(plugin)
+        await trio.sleep(200)
+        with pytest.raises(DevicesAwaitedError):
+            await node.manager.prepare(POD, ())
+        await trio.sleep(200)
+        with pytest.raises(DevicesAwaitedError, match="no plugin offers"):
+            await node.manager.prepare(POD, ())
+        node.told.clear()
+        await node.register(node.plugin("dev-0"))
+        assert set(node.told) == {"u1"}
+        await node.manager.prepare(POD, ())
+        assert node.has(POD) == {"dev-0"}
+
+
 async def test_without_a_wait_a_pod_is_rejected_at_once(
     folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
