@@ -17,7 +17,18 @@ from lab.processes import wait_until
 
 DEADLINE_SECONDS = 60
 STORM_SECONDS = float(os.environ.get("TRIO_KUBELET_RELOAD_SECONDS", "10"))
-BROKEN = ("{", "", "maxPods: [", '{"kind": "Pod"}', '{"maxPods": -1}', "\0", "[]")
+HEADER = '"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"'
+BROKEN = (
+    *("{", "", "maxPods: [", '{"kind": "Pod"}', '{"maxPods": -1}', "\0", "[]"),
+    *(
+        f"{{{HEADER}, {each}}}"
+        for each in (
+            f'"memoryThrottlingFactor": {10**309}',
+            f'"logging": {{"flushFrequency": {10**23}}}',
+            '"reservedSystemCPUs": "\\u00b2-\\u00b3"',
+        )
+    ),
+)
 PODS = 5
 
 

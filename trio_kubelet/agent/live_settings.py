@@ -102,6 +102,8 @@ async def reload_on_hangup(
                 "configuration reload failed, keeping the previous settings",
                 problems=list(error.problems),
             )
+        except Exception:
+            log.exception("configuration reload failed, keeping the previous settings")
         notifier.ready()
 
 

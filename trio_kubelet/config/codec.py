@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
-from attrs import frozen
+from attrs import evolve, frozen
 
 from trio_kubelet.k8s.quantity import Quantity
 from trio_kubelet.k8s.time import Duration
@@ -260,7 +260,7 @@ class _Decoder:
         if hint is float:
             if isinstance(raw, bool) or not isinstance(raw, int | float):
                 return self._refuse(path, raw, "must be a number")
-            return float(raw)
+            return self._number(raw, path)
         if hint is timedelta:
             return self._duration(raw, path, api_field)
         if hint is Quantity:
@@ -276,9 +276,16 @@ class _Decoder:
             return self._refuse(path, raw, f"must fit into {api_field.bits} bits")
         return raw
 
+    def _number(self, raw: float, path: str) -> Any:
+        try:
+            return float(raw)
+        except OverflowError:
+            return self._refuse(path, raw, "must fit into 64 bits")
+
     def _duration(self, raw: Any, path: str, api_field: ApiField) -> Any:
         if api_field.nanoseconds and isinstance(raw, int) and not isinstance(raw, bool):
-            return from_nanoseconds(raw)
+            nanoseconds = self._integer(raw, path, evolve(api_field, bits=INT64))
+            return _INVALID if nanoseconds is _INVALID else from_nanoseconds(nanoseconds)
         if not isinstance(raw, str):
             return self._refuse(path, raw, "must be a duration like 1m30s")
         try:

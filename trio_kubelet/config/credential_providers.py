@@ -162,7 +162,12 @@ def _folder_problems(folder: str) -> Iterator[str]:
 def _program_problems(providers: Sequence[CredentialProvider], folder: Path) -> Iterator[str]:
     for provider in providers:
         program = folder / provider.name
-        if not program.is_file():
+        try:
+            is_there = program.is_file()
+        except OSError as error:  # A name may be longer than any file's.
+            yield f"error inspecting binary executable {program}: {error.strerror}"
+            continue
+        if not is_there:
             yield f"plugin binary executable {program} did not exist"
         elif not os.access(program, os.X_OK):
             yield f"error inspecting binary executable {program}: permission denied"

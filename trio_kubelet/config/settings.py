@@ -289,13 +289,14 @@ class _Findings:
         """Every file below `folder` in the order of its path, folder by folder."""
         try:
             entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+            folders = {each for each in entries if each.is_dir() and not each.is_symlink()}
         except OSError as error:
             reason = f"failed to read the kubelet drop-in directory: {error.strerror}"
             self.problems.append(f"{folder}: {reason}")
             self.is_whole = False
             return
         for entry in entries:
-            if entry.is_dir() and not entry.is_symlink():
+            if entry in folders:
                 yield from self._files(entry)
             else:
                 yield entry

@@ -41,6 +41,7 @@ SECOND = timedelta(seconds=1)
 LOG_FORMATS = ("text", "json")
 TRACE_SCHEMES = ("dns", "unix", "unix-abstract")
 MILLION = 1_000_000
+_CPU_DIGITS = 9
 
 
 def validate(
@@ -203,8 +204,12 @@ def _reserved_cpus(configuration: KubeletConfiguration) -> Problems:
         )
     for item in cpus.split(","):
         first, dash, last = item.partition("-")
-        if not (first.isdigit() and (not dash or (last.isdigit() and int(first) <= int(last)))):
+        if not (_is_cpu(first) and (not dash or (_is_cpu(last) and int(first) <= int(last)))):
             yield f"unable to parse reservedSystemCPUs (--reserved-cpus) {cpus}: {item}"
+
+
+def _is_cpu(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _CPU_DIGITS
 
 
 def _amounts(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:

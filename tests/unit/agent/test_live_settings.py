@@ -129,3 +129,21 @@ async def test_a_wrong_file_leaves_the_last_good_settings_in_force() -> None:
         "changed settings need a restart of the agent on a drained node",
         "configuration reload failed, keeping the previous settings",
     ]
+
+
+async def test_no_failure_to_read_ends_the_agent() -> None:
+    live, service = live_settings(settings()), Service()
+    send, hangups = trio.open_memory_channel[int](1)
+    await send.send(1)
+    await send.aclose()
+
+    def fail() -> Examination:
+        raise ZeroDivisionError
+
+    with structlog.testing.capture_logs() as logs:
+        await reload_on_hangup(hangups, fail, live, service)
+    assert live.in_force == settings()
+    assert service.told == ["reloading", "ready"]
+    assert [entry["event"] for entry in logs] == [
+        "configuration reload failed, keeping the previous settings"
+    ]

@@ -127,6 +127,7 @@ def test_the_files_of_a_folder_are_read_in_the_order_of_their_names(
             "tokenAttributes is only supported for credentialprovider.kubelet.k8s.io/v1",
         ),
         ({"name": "missing"}, "did not exist"),
+        ({"name": "a" * 256}, "aaa: File name too long"),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -1,6 +1,8 @@
 """The file and its drop-ins: what is read, merged, defaulted, warned of and refused."""
 
+import errno
 import json
+import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -187,6 +189,15 @@ def test_every_wrong_type_is_reported_at_once(file: Path) -> None:
     )
 
 
+def test_numbers_that_nothing_can_hold_are_refused(file: Path) -> None:
+    huge, long = 10**309, 10**23
+    write(file, memoryThrottlingFactor=huge, logging={"flushFrequency": long})
+    assert problems_of(file) == tuple(
+        f"{file}: {path}: Invalid value: {number}: must fit into 64 bits"
+        for path, number in (("logging.flushFrequency", long), ("memoryThrottlingFactor", huge))
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -243,6 +254,22 @@ def test_drop_ins_in_subfolders_count_others_are_warned_of(drop_ins: Path) -> No
     loaded = load(drop_ins=drop_ins)
     assert loaded.configuration.max_pods == 7
     assert loaded.warnings == (f"{readme}: ignored, because only *.conf files are drop-ins",)
+
+
+def test_a_drop_in_of_a_disk_that_fails_is_a_problem(
+    drop_ins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(drop_ins / "10.conf", maxPods=20)
+
+    def fail(_: Path) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "is_dir", fail)
+    loaded = load_files(None, drop_ins, {})
+    assert loaded.problems == (
+        f"{drop_ins}: failed to read the kubelet drop-in directory: Input/output error",
+    )
+    assert not loaded.is_whole
 
 
 def test_a_list_of_a_drop_in_replaces_the_file_s(file: Path, drop_ins: Path) -> None:

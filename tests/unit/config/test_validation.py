@@ -133,6 +133,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     ({"cgroups_per_qos": False}, "cgroupsPerQOS (--cgroups-per-qos) must be set to true"),
     ({"reserved_system_cpus": "3-1"}, "unable to parse reservedSystemCPUs (--reserved-cpus) 3-1"),
+    ({"reserved_system_cpus": "\u00b2-\u00b3"}, "unable to parse reservedSystemCPUs"),
+    ({"reserved_system_cpus": "1" * 5000 + "-2"}, "unable to parse reservedSystemCPUs"),
     ({"reserved_system_cpus": "0", "kube_reserved_cgroup": "/k"}, "can't use reservedSystemCPUs"),
     ({"system_cgroups": "/system"}, "cgroupRoot (--cgroup-root) was not specified"),
     ({"system_reserved": {"cpu": "some"}}, 'systemReserved (--system-reserved) cpu "some"'),
