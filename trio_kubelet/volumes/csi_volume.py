@@ -318,7 +318,6 @@ class CSIVolumes:
             node=self._parts.node,
             lifecycle_mode=EPHEMERAL if volume.persistent is None else PERSISTENT,
         )
-        await threads.run_sync(partial(place.begin, record))
         may_give = self._parts.privileged and not (publication.read_only or volume.is_block)
         owned_here = may_give and is_owned_by_node(volume, spec, capabilities)
         used = self._in_use(pod, volume, place)
@@ -333,6 +332,10 @@ class CSIVolumes:
                 await self._expansions.expand_new(used, expansion)
 
         async with self._staged.one_call(self._staged.place(volume)):
+            # Two volumes of a pod may have the same claim, and are set up at the same time.
+            if self._walks[uid, place.name].state is VolumeState.PUBLISHED:
+                return
+            await threads.run_sync(partial(place.begin, record))
             await self._call((uid, place.name), VolumeEvent.PUBLISH, publish, threads)
         if isinstance(place, PublishedDevice):
             tell_mapped(self._parts.recorder, pod, place.name, place.devices.users, place.link)

@@ -105,6 +105,31 @@ async def test_a_volume_is_staged_once_for_its_pods_and_unstaged_after_the_last(
         assert not any((scene.root / "csi_calls").rglob("*~*"))
 
 
+@pytest.mark.parametrize("as_device", [False, True])
+async def test_a_claim_that_a_pod_names_twice_is_published_once(
+    scene: Scene, *, as_device: bool
+) -> None:
+    describe(scene, volume={"volume_mode": "Block"} if as_device else {})
+    once = claiming(as_device=as_device)
+    (container,), (volume,) = once.spec.containers, once.spec.volumes
+    mounts = tuple(evolve(each, name="w", mount_path="/w") for each in container.volume_mounts)
+    devices = tuple(evolve(each, name="w", device_path="/w") for each in container.volume_devices)
+    other = evolve(container, name="d", volume_mounts=mounts, volume_devices=devices)
+    spec = evolve(
+        once.spec, containers=(container, other), volumes=(volume, evolve(volume, name="w"))
+    )
+    async with scene.driver(capabilities=(STAGES,)) as driver:
+        volumes = await an_agent(scene)
+        mounted = await volumes.prepare(evolve(once, spec=spec))
+        assert mounted["v"].host_path == mounted["w"].host_path
+        assert mounted["v"].device == mounted["w"].device
+        assert order(driver) == ["Stage", "Publish"]
+        assert scene.marks() == ["staged"]
+        await volumes.tear_down(UID)
+        await until_unused(scene)
+        assert order(driver)[2:] == ["Unpublish", "Unstage"]
+
+
 async def test_a_driver_that_stages_nothing_is_only_asked_to_publish(scene: Scene) -> None:
     describe(scene)
     async with scene.driver() as driver:
