@@ -105,16 +105,12 @@ async def test_a_volume_is_staged_once_for_its_pods_and_unstaged_after_the_last(
         assert not any((scene.root / "csi_calls").rglob("*~*"))
 
 
-@pytest.mark.parametrize("as_device", [False, True])
-async def test_a_claim_that_a_pod_names_twice_is_published_once(
-    scene: Scene, *, as_device: bool
-) -> None:
-    describe(scene, volume={"volume_mode": "Block"} if as_device else {})
-    once = claiming(as_device=as_device)
+async def test_a_claim_that_a_pod_names_twice_is_published_once(scene: Scene) -> None:
+    describe(scene)
+    once = claiming()
     (container,), (volume,) = once.spec.containers, once.spec.volumes
     mounts = tuple(evolve(each, name="w", mount_path="/w") for each in container.volume_mounts)
-    devices = tuple(evolve(each, name="w", device_path="/w") for each in container.volume_devices)
-    other = evolve(container, name="d", volume_mounts=mounts, volume_devices=devices)
+    other = evolve(container, name="d", volume_mounts=mounts)
     spec = evolve(
         once.spec, containers=(container, other), volumes=(volume, evolve(volume, name="w"))
     )
@@ -122,7 +118,6 @@ async def test_a_claim_that_a_pod_names_twice_is_published_once(
         volumes = await an_agent(scene)
         mounted = await volumes.prepare(evolve(once, spec=spec))
         assert mounted["v"].host_path == mounted["w"].host_path
-        assert mounted["v"].device == mounted["w"].device
         assert order(driver) == ["Stage", "Publish"]
         assert scene.marks() == ["staged"]
         await volumes.tear_down(UID)
