@@ -24,12 +24,17 @@ MAX_CONTAINERS = 500
 """Of a pod, of all kinds: each status, plan and look of a pod goes over all of them."""
 TOO_MANY_CONTAINERS = "TooManyContainers"
 TOO_MANY_RESOURCES = "TooManyResources"
+TOO_MANY_CLAIMS = "TooManyResourceClaims"
 MAX_ITEMS = 4096
 """Of volumes, and of mounts and ports of all containers: configs and statuses go over them."""
 MAX_AMOUNTS = 8192
 """Of requests and limits: 500 containers may name sixteen resources in each."""
 MAX_RESOURCES = 128
 """With different names: sums over pods, statuses and records have all of them."""
+MAX_CLAIMS = 128
+"""Resource claims of a pod: each is asked for, and kept for as long as the pod is there."""
+MAX_CLAIM_USES = 1024
+"""Claims, or requests of them, that all containers name: configs and statuses go over them."""
 
 
 def too_many_items(pod: Pod) -> Rejection | None:
@@ -38,6 +43,7 @@ def too_many_items(pod: Pod) -> Rejection | None:
     containers = (*spec.init_containers, *spec.containers)
     mounts = sum(len(container.volume_mounts) for container in containers)
     ports = sum(len(container.ports) for container in containers)
+    uses = sum(len(each.resources.claims) for each in containers if each.resources is not None)
     amounts = _amounts(pod)
     names = set(chain.from_iterable(amounts))
     both = "spec.initContainers and spec.containers"
@@ -46,6 +52,8 @@ def too_many_items(pod: Pod) -> Rejection | None:
         ("TooManyVolumes", "spec.volumes", len(spec.volumes), MAX_ITEMS),
         ("TooManyVolumeMounts", "spec.containers[*].volumeMounts", mounts, MAX_ITEMS),
         ("TooManyPorts", "spec.containers[*].ports", ports, MAX_ITEMS),
+        (TOO_MANY_CLAIMS, "spec.resourceClaims", len(spec.resource_claims), MAX_CLAIMS),
+        (TOO_MANY_CLAIMS, "spec.containers[*].resources.claims", uses, MAX_CLAIM_USES),
         (TOO_MANY_RESOURCES, "requests and limits", sum(map(len, amounts)), MAX_AMOUNTS),
         (TOO_MANY_RESOURCES, "names of resources", len(names), MAX_RESOURCES),
     ):

@@ -10,6 +10,8 @@ from trio_kubelet.k8s import NodeFeatures, Pod
 from trio_kubelet.sync.admission import Rejection
 from trio_kubelet.sync.admission.node_features import (
     MAX_AMOUNTS,
+    MAX_CLAIM_USES,
+    MAX_CLAIMS,
     MAX_CONTAINERS,
     MAX_ITEMS,
     MAX_RESOURCES,
@@ -58,6 +60,16 @@ def in_two(field: str, *items: dict[str, Any]) -> Pod:
     )
 
 
+def with_claim_uses(count: int) -> Pod:
+    """A pod whose containers, of which it has two, name so many requests of its claim."""
+    uses = [{"name": "c", "request": f"r{number}"} for number in range(count)]
+    return make_pod(
+        initContainers=[{"name": "i", "resources": {"claims": uses[: count // 2]}}],
+        containers=[{"name": "c", "resources": {"claims": uses[count // 2 :]}}],
+        resourceClaims=named(1),
+    )
+
+
 def with_amounts(count: int) -> Pod:
     """A pod with so many requests and limits, of few resources."""
     ten = {f"a.b/c{number}": "1" for number in range(10)}
@@ -100,6 +112,8 @@ def test_five_hundred_containers_may_have_all_resources_of_a_node() -> None:
         ("TooManyVolumes", lambda n: make_pod(volumes=named(n)), MAX_ITEMS),
         ("TooManyVolumeMounts", lambda n: in_two("volumeMounts", *named(n)), MAX_ITEMS),
         ("TooManyPorts", lambda n: in_two("ports", *[{"containerPort": 1}] * n), MAX_ITEMS),
+        ("TooManyResourceClaims", lambda n: make_pod(resourceClaims=named(n)), MAX_CLAIMS),
+        ("TooManyResourceClaims", with_claim_uses, MAX_CLAIM_USES),
         ("TooManyResources", with_amounts, MAX_AMOUNTS),
         ("TooManyResources", with_resources, MAX_RESOURCES),
     ],
