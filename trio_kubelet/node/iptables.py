@@ -17,6 +17,8 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
+from trio_kubelet.tasks.threads import thread_wanted
+
 log = structlog.get_logger("iptables")
 
 HINT, CANARY, FIREWALL = "KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY", "KUBE-FIREWALL"
@@ -150,12 +152,12 @@ class IptablesChains:
         """The exit code, and what the program said of its failure."""
         command = (self._program, "-w", f"{LOCK_SECONDS}", "-t", table, *words)
         try:
-            with trio.fail_after(self._deadline_seconds):
+            with trio.fail_after(self._deadline_seconds), thread_wanted():
                 done = await trio.run_process(
                     command, capture_stdout=True, capture_stderr=True, check=False
                 )
         except OSError as error:
-            raise IptablesError(f"cannot be run: {error.strerror}") from error
+            raise IptablesError(f"cannot be run: {error.strerror or error}") from error
         except trio.TooSlowError as error:
             raise IptablesError(f"did not end within {self._deadline_seconds:g} s") from error
         said = done.stderr.decode(errors="replace").strip()

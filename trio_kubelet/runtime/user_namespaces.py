@@ -30,7 +30,7 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import POD_UID_LABEL, pod_directory
 from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE, IdMapping
 from trio_kubelet.runtime.handlers import RuntimeFeatures
-from trio_kubelet.tasks.threads import run_in_thread
+from trio_kubelet.tasks.threads import run_in_thread, thread_wanted
 
 log = structlog.get_logger("runtime")
 
@@ -106,7 +106,7 @@ async def read_subordinate_ids(limiter: trio.CapacityLimiter) -> tuple[int, int]
 
 async def _getsubids(*command: str) -> str:
     try:
-        with trio.fail_after(_SECONDS):
+        with trio.fail_after(_SECONDS), thread_wanted():
             done = await trio.run_process(command, capture_stdout=True, capture_stderr=True)
     except (OSError, subprocess.CalledProcessError) as error:
         why = str(error)

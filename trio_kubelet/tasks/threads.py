@@ -5,7 +5,8 @@ waits for one: what would end instead is a task that follows a file for as long 
 and with it a port, or the pods.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar, cast
 
@@ -27,6 +28,20 @@ class NoThreadError(OSError):
     """The machine has no thread left."""
 
 
+@contextmanager
+def thread_wanted() -> Iterator[None]:
+    """Raise NoThreadError where trio cannot start a thread in the block.
+
+    It starts one for each program that it runs and for each name that it looks up.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) != _NO_THREAD:
+            raise
+        raise NoThreadError(_NO_THREAD) from error
+
+
 async def run_in_thread_now(
     work: Callable[..., T],
     *args: object,
@@ -40,14 +55,10 @@ async def run_in_thread_now(
     """
     raised: list[Exception] = []
     attempt = partial(_attempt, raised, work, *args)
-    try:
+    with thread_wanted():
         done = await trio.to_thread.run_sync(
             attempt, limiter=limiter, abandon_on_cancel=abandon_on_cancel
         )
-    except RuntimeError as error:
-        if str(error) != _NO_THREAD:
-            raise
-        raise NoThreadError(_NO_THREAD) from error
     if raised:
         raise raised.pop()
     return cast("T", done)

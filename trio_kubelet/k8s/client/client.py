@@ -55,7 +55,7 @@ from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.clock import Clock, SystemClock
-from trio_kubelet.tasks.threads import run_in_thread
+from trio_kubelet.tasks.threads import NoThreadError, run_in_thread, thread_wanted
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 """Go's names of what `uname -m` says, where they differ."""
@@ -370,8 +370,13 @@ class ApiClient:
         may_be_stale, may_be_refused = request.method == "GET", True
         while True:
             try:
-                credentials = await self._credentials.headers()
-                response = await self._send(request, credentials, connect_seconds)
+                with thread_wanted():
+                    credentials = await self._credentials.headers()
+                    response = await self._send(request, credentials, connect_seconds)
+                    if response.status_code == httpx.codes.UNAUTHORIZED and may_be_refused:
+                        may_be_refused = False
+                        if await self._credentials.renew(credentials):
+                            continue
             except CredentialError as error:
                 raise ApiError(0, "NoCredentials", f"{request.description}: {error}") from error
             except httpx.RequestError as error:
@@ -379,13 +384,11 @@ class ApiClient:
                     may_be_stale = False
                     continue
                 raise unreachable(error, request.description) from error
+            except NoThreadError as error:  # For the lookup of the server's name.
+                raise unreachable(error, request.description) from error
             if response.is_success:
                 return response
             error_answer = self._refusal(response, request.description)
-            if response.status_code == httpx.codes.UNAUTHORIZED and may_be_refused:
-                may_be_refused = False
-                if await self._credentials.renew(credentials):
-                    continue
             pause = error_answer.retry_after_seconds
             patient = request.method in _IDEMPOTENT and response.status_code in _BUSY
             if not patient or pause is None or trio.current_time() + pause >= scope.deadline:

@@ -20,6 +20,7 @@ from attrs import field, frozen
 from trio_kubelet.k8s.client.credentials import CredentialError
 from trio_kubelet.k8s.client.kubeconfig import ExecConfig
 from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.threads import thread_wanted
 
 RUN_SECONDS = 60.0
 """A program that has printed nothing by then is ended."""
@@ -89,13 +90,14 @@ class ExecPlugin:
         }
         with trio.move_on_after(RUN_SECONDS):
             try:
-                done = await trio.run_process(
-                    [path, *config.args],
-                    env=environment,
-                    capture_stdout=True,
-                    capture_stderr=True,
-                    check=False,
-                )
+                with thread_wanted():
+                    done = await trio.run_process(
+                        [path, *config.args],
+                        env=environment,
+                        capture_stdout=True,
+                        capture_stderr=True,
+                        check=False,
+                    )
             except OSError as error:
                 raise self._error(f"cannot be run: {error}") from None
             return self._read(done)

@@ -2,6 +2,7 @@
 
 import gc
 import socket
+import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
@@ -255,6 +256,53 @@ async def test_a_plugin_that_fails_says_why_and_how_to_get_it(server: TlsServer)
         async with open_api_clients(server.kubeconfig({"exec": missing})) as clients:
             assert "get it there" in (await failure(clients.main)).message
     assert not server.seen
+
+
+async def test_without_a_thread_to_look_a_name_up_the_server_is_unreachable(
+    server: TlsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {"server": "https://api.test:6443"}
+    async with open_api_clients(server.kubeconfig(TOKEN, named)) as clients:
+        no_thread_for(socket.getaddrinfo, monkeypatch)
+        error = await failure(clients.main)
+    assert error.is_unreachable
+    assert error.message == "GET /api/v1/nodes/n1: can't start new thread"
+
+
+async def test_a_plugin_for_which_no_thread_can_be_started_says_so(
+    server: TlsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printing = plugin(server.folder)
+    async with open_api_clients(server.kubeconfig({"exec": printing})) as clients:
+        no_thread_for(subprocess.Popen, monkeypatch)
+        error = await failure(clients.main)
+    assert error.is_unreachable
+    assert "cannot be run: can't start new thread" in error.message
+
+
+def no_thread_for(work: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have threads for all but one kind of work."""
+    run_sync: Any = trio.to_thread.run_sync
+
+    async def run_other(asked: Any, *arguments: Any, **options: Any) -> Any:
+        if getattr(asked, "func", asked) is work:
+            await trio.lowlevel.checkpoint()
+            raise RuntimeError("can't start new thread")
+        return await run_sync(asked, *arguments, **options)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_other)
+
+
+async def test_a_plugin_that_fails_after_a_refusal_says_why(server: TlsServer) -> None:
+    server.answer = lambda _: UNAUTHORIZED
+    once = f"{PLUGIN}\nassert len(runs.read_text()) == 1, 'no luck'"
+    async with server.running():
+        path = server.kubeconfig({"exec": plugin(server.folder, args=["-c", once])})
+        async with open_api_clients(path) as clients:
+            error = await failure(clients.main)
+    assert error.is_unreachable
+    assert "no luck" in error.message
+    assert len(server.seen) == 1
 
 
 async def test_a_connection_that_the_server_closed_does_not_fail_a_reading(
