@@ -5,10 +5,10 @@ collection, which lets nothing go on until it has looked at all objects of its g
 the oldest took 84 ms beside a pod of 400 containers, in whichever turn of the event loop made the
 next object. Next to nothing here is part of a cycle, so what has outlived a collection of the
 oldest generation is set aside (`gc.freeze`), and the next one looks at what was made since: some
-60,000 objects, in 20 ms. When twice as many are set aside as at the last collection of everything,
-another one of that kind follows, and the portion after it may be a quarter as large. So cycles that
-were set aside cannot grow without end, and pods that come and go cannot cause such a collection
-again and again.
+60,000 objects, in 20 ms. When twice as many are set aside as the last collection of everything had
+left, another one of that kind follows, and the portion after it may be a quarter as large. So
+cycles that were set aside cannot grow without end, and pods that come and go cannot cause such a
+collection again and again.
 """
 
 import gc
@@ -29,18 +29,20 @@ class _Portions:
     def __init__(self) -> None:
         gc.freeze()
         gc.collect()  # Python waits for a quarter of what the last one of the oldest left: 0.
-        self._most_aside = gc.get_freeze_count()
+        self._aside_at_last = gc.get_freeze_count()
+        self._is_of_everything = False
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
         if info["generation"] != OLDEST:
             return
         if phase == "start":
-            aside = gc.get_freeze_count()
-            if aside > 2 * self._most_aside:
-                self._most_aside = aside
+            self._is_of_everything = gc.get_freeze_count() > 2 * self._aside_at_last
+            if self._is_of_everything:
                 gc.unfreeze()
         else:
             gc.freeze()
+            if self._is_of_everything:  # Now it counts nothing that was dead.
+                self._aside_at_last = gc.get_freeze_count()
 
 
 @contextmanager

@@ -36,6 +36,7 @@ def searched() -> Iterator[list[int]]:
             yield found
         finally:
             gc.callbacks.remove(note)
+    gc.collect()  # Dead circles of these tests are not for those of others.
 
 
 def make_until(is_so: Callable[[], bool]) -> list[list[int]]:
@@ -71,6 +72,25 @@ def test_a_circle_that_was_set_aside_is_found_when_twice_as_much_is(searched: li
     kept += make_until(lambda: gone() is None)
 
     assert searched[-1] > len(kept)
+
+
+def test_circles_that_are_set_aside_again_and_again_do_not_add_up(searched: list[int]) -> None:
+    at_first = gc.get_freeze_count()
+
+    def searches_of_everything() -> list[int]:
+        return [count for count in searched if count > at_first]
+
+    made = 0
+    while len(searches_of_everything()) < 3:
+        before = len(searched)
+        circles: list[Circle] = []
+        while len(searched) == before:
+            circles += [Circle() for _ in range(1_000)]
+        made += len(circles)
+        assert made < 50 * at_first
+
+    first, _, third = searches_of_everything()
+    assert third < 1.5 * first
 
 
 def test_what_was_set_aside_counts_among_the_objects_of_the_process() -> None:
