@@ -20,7 +20,7 @@ import os
 import stat
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -175,12 +175,11 @@ async def watch_manifest_url(
     sent_headers = [(name, value) for name, values in (headers or {}).items() for value in values]
     fetch = partial(_fetch, url, sent_headers)
     manifest: Manifest | None = None
-    async with client or httpx.AsyncClient(
-        timeout=_REQUEST_SECONDS, follow_redirects=True
-    ) as session:
+    session, no_session = (client, "") if client is not None else _new_client()
+    async with session or nullcontext():
         while True:
             try:
-                body, problem = await _asked(fetch, session)
+                body, problem = await _asked(fetch, session) if session else (b"", no_session)
                 if problem:
                     await pods.take_trouble(url, problem)
                 else:
@@ -190,6 +189,14 @@ async def watch_manifest_url(
             except Exception:
                 log.exception("manifest processing failed", file=without_passwords(url))
             await trio.sleep(check_seconds)
+
+
+def _new_client() -> tuple[httpx.AsyncClient | None, str]:
+    """Return a client, and why there is none: the environment names a proxy or certificates."""
+    try:
+        return httpx.AsyncClient(timeout=_REQUEST_SECONDS, follow_redirects=True), ""
+    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+        return None, f"cannot be fetched: {type(error).__name__}: {error}"
 
 
 class _BadAnswerError(Exception):

@@ -43,11 +43,14 @@ class Server:
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch)
+            nursery.start_soon(self.watch, self.client())
             yield
             nursery.cancel_scope.cancel()
 
-    async def _watch(self) -> None:
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.MockTransport(self.answer))
+
+    async def watch(self, client: httpx.AsyncClient | None) -> None:
         await watch_manifest_url(
             URL,
             self.sets.send,
@@ -59,7 +62,7 @@ class Server:
             ),
             headers={"X-Token": ("one", "two")},
             check_seconds=0.001,
-            client=httpx.AsyncClient(transport=httpx.MockTransport(self.answer)),
+            client=client,
         )
 
     async def pods(self) -> tuple[Pod, ...]:
@@ -150,6 +153,34 @@ async def test_a_server_that_is_down_is_waited_for(server: Server) -> None:
         ("Rejected", "cannot be fetched: ConnectError: connection refused"),
         ("Mended", ""),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ALL_PROXY", "gopher://proxy.test:70"),
+        ("ALL_PROXY", "socks5://127.0.0.1:0"),
+        ("SSL_CERT_FILE", "/no/such/file"),
+    ],
+)
+async def test_an_environment_that_allows_no_client_is_told_of(
+    server: Server, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    server.body = manifest("web").encode()
+    async with server.watched():
+        before = await server.pods()
+        await server.asked_again(1)
+    monkeypatch.setenv(name, value)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.watch, None)
+        assert await server.pods() == before
+        with trio.fail_after(60):
+            while not server.told():
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    ((event, cause),) = server.told()
+    assert event == "Rejected"
+    assert cause.startswith("cannot be fetched: ")
 
 
 async def test_pods_of_an_earlier_run_go_on_while_the_server_is_down(server: Server) -> None:
