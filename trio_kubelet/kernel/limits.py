@@ -5,6 +5,7 @@ Some hosts deny one or the other. That is said once, and the agent goes on.
 
 import ctypes
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -55,8 +56,11 @@ def raise_open_files_limit(wanted: int) -> None:
     except (ValueError, OSError) as error:
         # Only root may raise the hard limit, and nobody above the sysctl fs.nr_open.
         if soft != hard:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        log.warning("open files limit increase failed", wanted=wanted, set=hard, error=str(error))
+            # A hard limit that is above it already cannot even be set to what it is.
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        log.warning("open files limit increase failed", wanted=wanted, set=limit, error=str(error))
 
 
 def _at_least(limit: int, wanted: int) -> bool:

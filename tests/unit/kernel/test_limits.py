@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from trio_kubelet.kernel.limits import set_oom_score
+from trio_kubelet.kernel.limits import raise_open_files_limit, set_oom_score
 
 RAISE = """
 import resource, sys
@@ -59,6 +59,20 @@ def test_what_the_host_does_not_allow_is_said_and_as_much_as_possible_taken() ->
     limits, words = limit_after(2**40, 256, 1024)
     assert limits == (1024, 1024)
     assert "open files limit increase failed" in words
+
+
+def test_a_hard_limit_above_the_kernel_s_own_is_lived_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 2**31))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    with structlog.testing.capture_logs() as logs:
+        raise_open_files_limit(1024)
+    (told,) = logs
+    assert (told["wanted"], told["set"]) == (1024, 256)
 
 
 def test_the_oom_score_is_written(tmp_path: Path) -> None:
