@@ -167,6 +167,17 @@ async def test_a_program_that_says_its_token_makes_nobody_log_it(plugins: Plugin
     assert SECRET not in str(failed.value)
 
 
+@pytest.mark.parametrize("shown", range(1, len(SECRET)))
+async def test_of_a_token_at_the_end_of_what_is_shown_not_even_a_part_is_logged(
+    plugins: Plugins, shown: int
+) -> None:
+    before = "." * (programs.MAX_STDERR_BYTES - shown)
+    plugins.write(f"cat >/dev/null; printf %s {before}{SECRET} >&2; exit 1")
+    with pytest.raises(CredentialPluginError) as failed:
+        await plugins.ask(CredentialRequest(image=IMAGE, service_account_token=SECRET))
+    assert str(failed.value).endswith(before)
+
+
 async def test_an_answer_with_too_many_logins_is_refused(plugins: Plugins) -> None:
     plugins.answers(auth={f"r{number}.test": {} for number in range(MAX_LOGINS)})
     assert len((await plugins.ask()).auth) == MAX_LOGINS

@@ -22,7 +22,7 @@ from attrs import field, frozen
 
 from trio_kubelet.config.codec import decode, nullable, option
 from trio_kubelet.config.records import CredentialProvider
-from trio_kubelet.tasks.programs import run_program
+from trio_kubelet.tasks.programs import MAX_STDERR_BYTES, run_program
 from trio_kubelet.tasks.threads import run_in_thread
 
 RUN_SECONDS = 60.0
@@ -118,9 +118,8 @@ class CredentialPlugin:
             raise CredentialPluginError(f"{failed}: {error}") from None
         if not end.problem:
             return end.stdout
-        said = end.stderr.decode(errors="replace").strip()
-        if request.service_account_token:
-            said = said.replace(request.service_account_token, "<token>")
+        shown = _without(request.service_account_token.encode(), end.stderr)
+        said = shown.decode(errors="replace").strip()
         failed = f"{failed}: {end.problem}"
         raise CredentialPluginError(f"{failed}: {said}" if said else failed)
 
@@ -166,3 +165,15 @@ class CredentialPlugin:
         return CredentialPluginError(
             f"error decoding credential provider plugin {self.provider.name} response from stdout"
         )
+
+
+def _without(token: bytes, stderr: bytes) -> bytes:
+    """What a program said, without its token, and without the beginning of one at the end."""
+    if not token:
+        return stderr
+    shown = stderr.replace(token, b"<token>")
+    if len(stderr) < MAX_STDERR_BYTES:
+        return shown
+    lengths = range(min(len(token), len(shown)), 0, -1)
+    cut = next((length for length in lengths if shown.endswith(token[:length])), 0)
+    return shown[: len(shown) - cut]
