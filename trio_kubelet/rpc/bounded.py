@@ -50,7 +50,8 @@ async def decode_bounded(
 def check_fields(message_type: type[betterproto.Message], data: bytes, most: int) -> None:
     """Raise RpcError (RESOURCE_EXHAUSTED) for a message of more fields than `most`.
 
-    Takes a microsecond for each. Bytes that are no message are left to the decoder.
+    Takes a microsecond for each. INTERNAL for bytes whose fields cannot be told apart: the decoder
+    would first read all that stands before them, of which not everything is counted by then.
     """
     count, parts = 0, [(message_type, 0, len(data))]
     try:
@@ -73,7 +74,8 @@ def check_fields(message_type: type[betterproto.Message], data: bytes, most: int
                 else:
                     position += _FIXED_SIZES[tag & 7]
     except (IndexError, KeyError):
-        return
+        text = f"cannot decode {message_type.__name__} of {len(data)} bytes"
+        raise RpcError(Code.INTERNAL, text) from None
 
 
 @cache

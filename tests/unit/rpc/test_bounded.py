@@ -2,7 +2,7 @@
 
 import pytest
 
-from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc import Code, RpcError, bounded
 from trio_kubelet.rpc.bounded import SMALL_BYTES, check_fields, decode_bounded
 from trio_kubelet.rpc.stubs import pluginregistration as registration
 from trio_kubelet.rpc.stubs import v1beta1 as devices
@@ -42,9 +42,40 @@ def test_fields_that_nobody_knows_are_counted(field: bytes) -> None:
         check_fields(registration.PluginInfo, field * 11, 10)
 
 
-@pytest.mark.parametrize("data", [b"\x0a", b"\x0a\x05a", b"\x0b", b"\x80" * 100, b"\xff" * 100])
-def test_what_is_no_message_is_left_to_the_decoder(data: bytes) -> None:
-    check_fields(registration.PluginInfo, data, 10)
+@pytest.mark.parametrize("data", [b"\x0a", b"\x0b", b"\x0a\x80", b"\x80" * 100, b"\xff" * 100])
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(RpcError, match=f"cannot decode PluginInfo of {len(data)} bytes") as caught:
+        check_fields(registration.PluginInfo, data, 10)
+    assert caught.value.code is Code.INTERNAL
+
+
+@pytest.mark.parametrize(
+    "end",
+    [b"\x0a", b"\x0a\x01\x80", b"\xfb\x01", b"\x0a\x02\xfb\x01"],
+    ids=["cut off", "cut off in a message", "group", "group in a message"],
+)
+async def test_many_fields_before_what_is_no_message_are_not_decoded(
+    end: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The decoder would make all the nodes, and only then see that the end is no field.
+    nodes = devices.TopologyInfo(nodes=[devices.NumaNode(id=1)] * SMALL_BYTES)
+    message = devices.ListAndWatchResponse(devices=[devices.Device(topology=nodes)])
+    decoded = list[bytes]()
+    monkeypatch.setattr(bounded, "decode", lambda _, data: decoded.append(data))
+    with pytest.raises(RpcError, match="cannot decode ListAndWatchResponse of"):
+        await decode_bounded(type(message), bytes(message) + end, SMALL_BYTES)
+    assert decoded == []
+
+
+def test_a_field_that_is_longer_than_its_message_is_counted_and_left_to_the_decoder() -> None:
+    check_fields(registration.PluginInfo, b"\x0a\x05a", 1)
+
+
+async def test_fields_that_nobody_knows_do_no_harm() -> None:
+    message = registration.PluginInfo(name="n" * SMALL_BYTES)
+    newer = b"\xf8\x01\x01\xfa\x01\x00\xf9\x01" + bytes(8)
+    found = await decode_bounded(type(message), newer + bytes(message) + newer, 10)
+    assert found.name == message.name
 
 
 async def test_a_message_of_too_many_fields_is_not_decoded() -> None:
