@@ -65,14 +65,17 @@ def encode(message: betterproto.Message) -> bytes:
 
     Such as text that is no Unicode, or a number that is too large for its field.
     """
-    ahead: bytes | None = message.__dict__.pop(_ENCODED, None)
-    if ahead is not None:
-        return ahead
     try:
-        return bytes(message)
+        return encode_answer(message)
     except Exception as error:
         text = f"cannot encode {type(message).__name__}: {error}"
         raise RpcError(Code.INVALID_ARGUMENT, text) from error
+
+
+def encode_answer(message: betterproto.Message) -> bytes:
+    """Write what a service answered; raises any exception of the codec, which is a bug there."""
+    ahead: bytes | None = message.__dict__.pop(_ENCODED, None)
+    return bytes(message) if ahead is None else ahead
 
 
 def encode_ahead(message: betterproto.Message) -> None:

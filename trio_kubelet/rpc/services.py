@@ -14,7 +14,7 @@ import grpclib
 import structlog
 
 from trio_kubelet.rpc.errors import Code, RpcError
-from trio_kubelet.rpc.messages import decode_of_any_size
+from trio_kubelet.rpc.messages import decode_of_any_size, encode_answer
 from trio_kubelet.rpc.methods import Method, RequestT, ResponseT
 
 log = structlog.get_logger()
@@ -35,7 +35,7 @@ class Services:
         handler = self._handler(method)
         message = await decode_of_any_size(method.request_type, request)
         try:
-            return bytes(await handler(message))
+            return encode_answer(await handler(message))
         except Exception as error:
             raise _as_rpc_error(method, error) from error
 
@@ -54,7 +54,7 @@ class Services:
                 if hasattr(answers, "aclose"):
                     stack.push_async_callback(answers.aclose)
                 async for answer in answers:
-                    await send(bytes(answer))
+                    await send(encode_answer(answer))
         except Exception as error:
             raise _as_rpc_error(method, error) from error
 
