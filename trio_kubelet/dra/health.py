@@ -37,6 +37,8 @@ TIMEOUT_SECONDS = 30.0
 """The time for which health counts whose driver names none, as in the Go kubelet."""
 MAX_DEVICES = 4096
 """Of a driver."""
+MAX_ANSWER_FIELDS = 16 * MAX_DEVICES
+"""Of an answer: a device has eight at most, and of some more than there may be the first count."""
 MANY_DEVICES = 256
 """More are looked at in a thread."""
 PACE_SECONDS = 0.1
@@ -209,4 +211,6 @@ def told_health(told: Iterable[wire.DeviceHealth]) -> Mapping[PoolDevice, Device
 
 
 def _channel(driver: DRADriver) -> Channel:
-    return Channel(driver.endpoint, max_answer_bytes=MAX_ANSWER_BYTES)
+    return Channel(
+        driver.endpoint, max_answer_bytes=MAX_ANSWER_BYTES, max_answer_fields=MAX_ANSWER_FIELDS
+    )

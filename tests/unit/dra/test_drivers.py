@@ -12,6 +12,7 @@ from lab.dra_driver import NAME, DRABehaviour, LabDRADriver
 from trio_kubelet.dra import DRADrivers
 from trio_kubelet.dra import driver as driver_module
 from trio_kubelet.dra.driver import V1, V1BETA1, ClaimIdentity, DRADriver
+from trio_kubelet.dra.health import MAX_DEVICES, ClaimDeviceHealth
 from trio_kubelet.plugins import PluginRegistry
 from trio_kubelet.rpc import open_rpc_loop
 
@@ -100,4 +101,23 @@ async def test_a_driver_that_is_not_registered_is_told_why(
             await lab.was_told.wait()
         (told,) = lab.calls("NotifyRegistrationStatus")
         assert words in told["error"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_health_of_all_devices_that_a_driver_may_have_is_taken(folder: Path) -> None:
+    drivers, told = DRADrivers(), trio.Event()
+    health = ClaimDeviceHealth(drivers)
+    health.on_health.add(lambda _driver, _devices: told.set())
+    lab = LabDRADriver(folder, DRABehaviour(has_health=True))
+    names = [f"device-{number}" for number in range(MAX_DEVICES + 100)]
+    lab.tell_health(**{name: {"health": 2, "message": "hot", "timeout": 1000} for name in names})
+    driver = DRADriver(name=NAME, endpoint=str(folder / "dra.sock"), version=V1)
+    async with open_rpc_loop(), trio.open_nursery() as nursery:
+        await nursery.start(lab.run, folder / "r.sock")
+        nursery.start_soon(health.run)
+        with drivers.registered(driver), trio.fail_after(60):
+            await told.wait()
+            for number in (0, MAX_DEVICES - 1):
+                known = health.get(NAME, "pool", names[number])
+                assert (str(known.status), known.message) == ("Unhealthy", "hot")
         nursery.cancel_scope.cancel()
