@@ -238,7 +238,11 @@ class ClaimManager:
     async def _prepare(self, pod: Pod, places: Mapping[Key, str]) -> None:
         """Prepare claims, by their places in the pod. Raises ClaimProblem."""
         async with self._held(places):
-            for record in [await self._recorded(pod, *each) for each in places.items()]:
+            recorded = [await self._recorded(pod, *each) for each in places.items()]
+            known = self.records.get
+            # A record says that drivers may have been asked: who takes it back needs all of them.
+            self._registered(each for each in recorded if known(each.namespace, each.name) is None)
+            for record in recorded:
                 self.records.put(record)
             self.on_use.call()
             await self._keep()

@@ -148,6 +148,22 @@ async def test_a_pod_waits_for_its_driver_and_is_told_when_it_comes(
     assert driver.prepared() == set()
 
 
+async def test_a_pod_whose_driver_was_never_asked_ends_without_it_after_a_restart(
+    node: ClaimNode, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, pod = node.lab_driver(), claim_pod("u", "a", "b")
+    node.objects.add("a", "u")
+    node.objects.add("b", "u", drivers=(NAME, "other.example.com"))
+    with node.registered(driver):
+        told = await refusal(node, pod)
+    assert told == "DRA driver other.example.com is not registered"
+    after = claim_node(node.folder, monkeypatch, node.objects)
+    await after.manager.records.load()
+    assert "not registered" in await refusal(after, pod)
+    await after.manager.release("u")
+    assert driver.prepared() == set()
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
