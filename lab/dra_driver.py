@@ -167,6 +167,8 @@ class LabDRADriver:
             if fault.get("flood") or (text and is_due and not fault.get("mute")):
                 told, told_at = text, trio.current_time()
                 yield _health(json.loads(text))
+            if fault.get("end_after"):
+                return
             await trio.sleep(0 if fault.get("flood") else LOOK_SECONDS)
 
     async def run(

@@ -6,7 +6,7 @@ passed without its saying anything of that device again: then nobody knows. So i
 has gone.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from itertools import islice
 from typing import Any
@@ -45,7 +45,8 @@ PACE_SECONDS = 0.1
 """Between two answers of a driver: one that goes on and on costs ten a second."""
 PACE_SECONDS_OF_DEVICE = 0.0002
 """More for each device of the answer."""
-RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=60.0)
+RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=60.0, forget_after_seconds=10.0)
+"""A driver that answers, and soon breaks off each time, fails as one that does not answer."""
 
 STATUSES: Mapping[int, ResourceHealthStatus] = {
     wire.HealthStatus.HEALTHY: ResourceHealthStatus.HEALTHY,
@@ -130,7 +131,7 @@ class ClaimDeviceHealth:
                 nursery.start_soon(self._expire, followed)
                 while True:
                     try:
-                        problem = await self._read(followed, retries.reset)
+                        problem = await self._read(followed)
                     except Exception:
                         log.exception("health of devices could not be taken", driver=driver.name)
                         problem = "it could not be taken"
@@ -140,14 +141,13 @@ class ClaimDeviceHealth:
                     retries.warn(log, words, driver=driver.name, problem=problem)
                     await retries.wait()
 
-    async def _read(self, followed: _Followed, on_answer: Callable[[], None]) -> str | None:
+    async def _read(self, followed: _Followed) -> str | None:
         """Take a driver's answers; returns why they ended, None if there is no such service."""
         for method in METHODS:
             try:
                 with closing(_channel(followed.driver)) as channel:
                     async with channel.stream(method, wire.NodeWatchResourcesRequest()) as answers:
                         async for answer in answers:
-                            on_answer()
                             await self._take(followed, answer)
             except RpcError as error:
                 if error.code is Code.UNIMPLEMENTED:

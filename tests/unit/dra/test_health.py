@@ -157,6 +157,26 @@ async def test_a_driver_that_breaks_off_is_asked_again_and_its_words_count_meanw
             assert health(node) == ("Healthy", "")
 
 
+async def test_a_driver_that_breaks_off_after_each_answer_is_asked_less_and_less_often(
+    node: ClaimNode, autojump_clock: MockClock
+) -> None:
+    driver = node.lab_driver(has_health=True)
+    driver.tell_health(device={"timeout": 60})
+    driver.set_faults(NodeWatchResources={"end_after": True})
+    async with following(node):
+        with node.registered(driver):
+            await node.manager.prepare(POD, is_running=False)
+            await trio.sleep(3600)
+            assert 30 < len(driver.calls("NodeWatchResources")) < 90, "about once a minute"
+            driver.set_faults()
+            await trio.sleep(100)
+            driver.set_faults(NodeWatchResources={"end": True})
+            await trio.sleep(SOON)
+            before = len(driver.calls("NodeWatchResources"))
+            await trio.sleep(2 * SOON)
+            assert len(driver.calls("NodeWatchResources")) > before, "it went well for long"
+
+
 async def test_a_driver_without_the_service_is_asked_once_for_each_version_of_it(
     node: ClaimNode, autojump_clock: MockClock
 ) -> None:
