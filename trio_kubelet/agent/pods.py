@@ -114,8 +114,9 @@ class Pods:
         self.tasks.on_finished.add(self.evictions.pod_finished)
         self.tasks.on_finished.add(parts.shutdown.look_again)
         parts.status_syncs.add(parts.shutdown.look_again)
-        parts.devices.on_pods.add(self._devices_changed)
-        pod_parts.sync.claims.on_pods.add(self._devices_changed)
+        for owner in (parts.devices, pod_parts.sync.claims):
+            owner.on_pods.add(self._devices_changed)
+            owner.on_health.add(self._health_changed)
 
     def of_shutdown(self) -> ShutdownPods:
         """The pods, for who ends them all."""
@@ -126,11 +127,16 @@ class Pods:
             is_told=self._objects.is_told,
         )
 
-    def _devices_changed(self, uids: Collection[str]) -> None:
-        """Show the health of pods' devices, and let pods go on that wait for some."""
+    def _health_changed(self, uids: Collection[str]) -> None:
+        """Show the health of pods' devices."""
         for uid in uids:
             if (task := self.tasks.get(uid)) is not None:
                 task.report()
+
+    def _devices_changed(self, uids: Collection[str]) -> None:
+        """Let pods go on that wait for devices."""
+        for uid in uids:
+            if (task := self.tasks.get(uid)) is not None:
                 task.put(PodRequest(why=("devices",)))
 
     def _source_version(self, uid: str) -> Pod | None:

@@ -164,8 +164,10 @@ class Agent:
                 self.monitoring.watch_pods(pods.tasks, pod_parts.probes, pods.resizing)
                 self.monitoring.watch_evictions(pods.evictions)
                 self.monitoring.watch_claims(pod_parts.sync.claims)
-                if parts.settings.gates["ResourceHealthStatus"]:
-                    nursery.start_soon(pod_parts.sync.claims.health.run)
+                gates, health = parts.settings.gates, pod_parts.sync.claims.health
+                if gates["ResourceHealthStatus"]:
+                    with_messages = gates["ResourceHealthStatusMessage"]
+                    nursery.start_soon(partial(health.run, with_messages=with_messages))
                 await nursery.start(pods.loop.run)
                 await nursery.start(parts.pleg.run)
             nursery.start_soon(pods.watch_static_sources)

@@ -89,14 +89,15 @@ class DeviceManager:
     """Owner of the pods' devices.
 
     `wait_seconds` is how long a pod waits for a plugin. `on_pods(uids)` is called when something
-    changed for pods: devices that they wait for, or the health of their own. `on_allocated`
-    (resource, seconds) is called after each call of Allocate.
+    changed of devices that pods wait for, `on_health(uids)` when the health of their own did.
+    `on_allocated(resource, seconds)` is called after each call of Allocate.
     """
 
     def __init__(
         self, plugins: DevicePlugins, records: DeviceRecords, *, wait_seconds: float
     ) -> None:
         self.on_pods: Callbacks[[Collection[str]]] = Callbacks()
+        self.on_health: Callbacks[[Collection[str]]] = Callbacks()
         self.on_allocated: Callbacks[[str, float]] = Callbacks()
         self.plugins = plugins
         self.records = records
@@ -466,7 +467,9 @@ class DeviceManager:
             for uid in (self.records.pods_with(resource) if changed else ())
             if self.records.held_by(uid, resource) & changed
         }
-        self._tell(theirs | self._waiting_for({resource}))
+        if theirs:
+            self.on_health.call(theirs)
+        self._tell(self._waiting_for({resource}))
 
     def _waiting_for(self, resources: AbstractSet[str]) -> AbstractSet[str]:
         """The UIDs of pods that wait for devices of one of these resources."""

@@ -45,6 +45,8 @@ PACE_SECONDS = 0.1
 """Between two answers of a driver: one that goes on and on costs ten a second."""
 PACE_SECONDS_OF_DEVICE = 0.0002
 """More for each device of the answer."""
+TELL_SECONDS = 1.0
+"""Between two tellings of what is another at a driver: the statuses of its pods are made anew."""
 RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=60.0, forget_after_seconds=10.0)
 """A driver that answers, and soon breaks off each time, fails as one that does not answer."""
 
@@ -76,19 +78,23 @@ class _Followed:
     driver: DRADriver
     known: dict[PoolDevice, tuple[DeviceHealth, float]] = field(factory=dict)
     changed: trio.Event = field(factory=trio.Event)
+    untold: set[PoolDevice] = field(factory=set)
+    has_untold: trio.Event = field(factory=trio.Event)
     scope: trio.CancelScope = field(factory=trio.CancelScope)
 
 
 class ClaimDeviceHealth:
     """Owner of what drivers say of their devices.
 
-    `on_health(driver, devices)` is called when the health of devices is another.
+    `on_health(driver, devices)` is called when the health of devices is another, once a second for
+    a driver.
     """
 
     def __init__(self, drivers: DRADrivers) -> None:
         self.on_health: Callbacks[[str, Collection[PoolDevice]]] = Callbacks()
         self._drivers = drivers
         self._followed: dict[str, _Followed] = {}
+        self._with_messages = True
 
     def get(self, driver: str, pool: str, device: str) -> DeviceHealth:
         """Return the health of a device, UNKNOWN if nobody knows it."""
@@ -96,8 +102,9 @@ class ClaimDeviceHealth:
         known = followed.known.get((pool, device)) if followed is not None else None
         return UNKNOWN if known is None else known[0]
 
-    async def run(self) -> None:
-        """Follow the drivers until cancelled."""
+    async def run(self, *, with_messages: bool = True) -> None:
+        """Follow the drivers until cancelled. Without messages other words are no other health."""
+        self._with_messages = with_messages
         async with trio.open_nursery() as nursery:
 
             def changed(name: str) -> None:
@@ -117,11 +124,12 @@ class ClaimDeviceHealth:
             del self._followed[name]
         if driver is not None:
             # What an earlier version of it said counts on.
-            known = before.known if before is not None else {}
+            known, untold = (before.known, before.untold) if before is not None else ({}, set())
             followed = self._followed[name] = _Followed(driver, known)
+            self._note(followed, untold)
             nursery.start_soon(self._follow, followed, name=f"health of devices of {name}")
-        elif before is not None and before.known:
-            self.on_health.call(name, before.known)
+        elif before is not None and (before.known or before.untold):
+            self.on_health.call(name, before.known.keys() | before.untold)
 
     async def _follow(self, followed: _Followed) -> None:
         """Take what a driver says until it goes."""
@@ -129,6 +137,7 @@ class ClaimDeviceHealth:
         with followed.scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._expire, followed)
+                nursery.start_soon(self._tell, followed)
                 while True:
                     try:
                         problem = await self._read(followed)
@@ -169,13 +178,30 @@ class ClaimDeviceHealth:
             before = known.get(device)
             if before is None and len(known) >= MAX_DEVICES:
                 continue
-            if (UNKNOWN if before is None else before[0]) != health:
+            if self._is_other(UNKNOWN if before is None else before[0], health):
                 changed.append(device)
             known[device] = health, now + health.seconds
         followed.changed.set()
-        if changed:
-            self.on_health.call(followed.driver.name, changed)
+        self._note(followed, changed)
         await trio.sleep(PACE_SECONDS + PACE_SECONDS_OF_DEVICE * count)
+
+    def _is_other(self, before: DeviceHealth, health: DeviceHealth) -> bool:
+        return before != health if self._with_messages else before.status != health.status
+
+    def _note(self, followed: _Followed, changed: Collection[PoolDevice]) -> None:
+        """Have it told that the health of devices is another."""
+        if changed:
+            followed.untold.update(changed)
+            followed.has_untold.set()
+
+    async def _tell(self, followed: _Followed) -> None:
+        """Tell of devices whose health is another, now and then."""
+        while True:
+            await followed.has_untold.wait()
+            changed, followed.untold = followed.untold, set()
+            followed.has_untold = trio.Event()
+            self.on_health.call(followed.driver.name, changed)
+            await trio.sleep(TELL_SECONDS)
 
     async def _expire(self, followed: _Followed) -> None:
         """Forget what counts no longer."""
@@ -191,7 +217,7 @@ class ClaimDeviceHealth:
             expired = [device for device, (_, until) in known.items() if until <= now]
             for device in expired:
                 del known[device]
-            self.on_health.call(followed.driver.name, expired)
+            self._note(followed, expired)
 
 
 def told_health(told: Iterable[wire.DeviceHealth]) -> Mapping[PoolDevice, DeviceHealth]:

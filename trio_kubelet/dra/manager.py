@@ -107,10 +107,10 @@ class _DriversMissing(ClaimProblem):
 class ClaimManager:
     """Owner of the claims of this node's pods.
 
-    `on_pods(uids)` is called when a driver came that pods wait for, and when the health of devices
-    of pods is another; `on_operation(operation, is_error, seconds)` after each attempt to prepare
-    or unprepare claims of a pod; `on_use` when the claims in use are others. `health` has to be run
-    for statuses to tell how devices are.
+    `on_pods(uids)` is called when a driver came that pods wait for, `on_health(uids)` when the
+    health of devices of pods is another; `on_operation(operation, is_error, seconds)` after each
+    attempt to prepare or unprepare claims of a pod; `on_use` when the claims in use are others.
+    `health` has to be run for statuses to tell how devices are.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class ClaimManager:
         journal: Journal,
     ) -> None:
         self.on_pods: Callbacks[[Collection[str]]] = Callbacks()
+        self.on_health: Callbacks[[Collection[str]]] = Callbacks()
         self.on_operation: Callbacks[[str, bool, float]] = Callbacks()
         self.on_use: Callbacks[[]] = Callbacks()
         self.records = records
@@ -388,7 +389,7 @@ class ClaimManager:
 
     def _health_changed(self, driver: str, devices: Collection[tuple[str, str]]) -> None:
         if uids := self.records.pods_with((driver, *device) for device in devices):
-            self.on_pods.call(uids)
+            self.on_health.call(uids)
 
     def _driver_changed(self, name: str) -> None:
         if waiting := {uid for uid, wait in self._waits.items() if name in wait.drivers}:

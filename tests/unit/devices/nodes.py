@@ -96,6 +96,7 @@ async def device_node(
     manager = DeviceManager(plugins, DeviceRecords(folder), wait_seconds=wait_seconds)
     node = DeviceNode(folder, manager)
     manager.on_pods.add(node.told.extend)
+    manager.on_health.add(node.told.extend)
 
     def line(path: str, **_: object) -> InProcess:
         if path not in node.reachable:

@@ -141,6 +141,7 @@ def claim_node(
     )
     node = ClaimNode(folder, manager, drivers, objects)
     manager.on_pods.add(node.told.extend)
+    manager.on_health.add(node.told.extend)
 
     def line(path: str, **_: object) -> InProcess:
         return Line(node.reachable.get(path, Unreachable()))

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,10 +39,11 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClaimNode:
 
 
 @asynccontextmanager
-async def following(node: ClaimNode) -> AsyncIterator[None]:
+async def following(node: ClaimNode, *, with_messages: bool = True) -> AsyncIterator[None]:
     """The node follows what its drivers say."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(node.manager.health.run)
+        run = partial(node.manager.health.run, with_messages=with_messages)
+        nursery.start_soon(run)
         await wait_all_tasks_blocked()
         yield
         nursery.cancel_scope.cancel()
@@ -175,6 +177,22 @@ async def test_a_driver_that_breaks_off_after_each_answer_is_asked_less_and_less
             before = len(driver.calls("NodeWatchResources"))
             await trio.sleep(2 * SOON)
             assert len(driver.calls("NodeWatchResources")) > before, "it went well for long"
+
+
+@pytest.mark.parametrize("with_messages", [True, False])
+async def test_health_that_goes_on_changing_is_told_once_a_second(
+    node: ClaimNode, autojump_clock: MockClock, with_messages: bool
+) -> None:
+    driver = node.lab_driver(has_health=True)
+    async with following(node, with_messages=with_messages):
+        with node.registered(driver):
+            await node.manager.prepare(POD, is_running=False)
+            for number in range(300):
+                driver.tell_health(device={"message": str(number)})
+                await trio.sleep(0.3)
+            await trio.sleep(2 * SOON)
+            assert health(node) == ("Healthy", "299")
+            assert 50 < len(node.told) < 100 if with_messages else node.told == ["u"]
 
 
 async def test_a_driver_without_the_service_is_asked_once_for_each_version_of_it(
