@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attrs import frozen
+from attrs import evolve, frozen
 
 from lab.agent import LabAgent
 from lab.cluster_api import Json
@@ -17,7 +17,7 @@ from lab.go_kubelet import GoKubelet
 from lab.processes import wait_until
 from tests.e2e.cluster import DEADLINE_SECONDS, Namespace, container, container_ids, until_term
 from tests.e2e.local import AGENT, LocalCluster
-from tests.e2e.test_csi import calls, claim, described, driver
+from tests.e2e.test_csi import claim, described, driver
 from trio_kubelet.kernel.loop_devices import loop_devices_on
 
 STAGE, UNSTAGE = "NodeStageVolume", "NodeUnstageVolume"
@@ -29,10 +29,15 @@ VOLUMES = ("files", "device")
 
 @frozen
 class StorageNode:
-    """The node, in whosever hands, with a driver whose files are in `folder`."""
+    """The node, in whosever hands, with a driver whose files are in `folder`.
+
+    Of the driver's calls those count whose volumes' names begin with `volumes`: the driver takes
+    away what earlier tests have left, too.
+    """
 
     cluster: LocalCluster
     folder: Path
+    volumes: str = ""
 
     def hand_over(self, kind: type[LabAgent]) -> int:
         """Let another one have it, who has the driver and the pods when this returns.
@@ -60,7 +65,16 @@ class StorageNode:
 
     def targets(self, method: str) -> list[str]:
         """The places that the driver was asked for in calls of a kind, in order."""
-        return sorted(line["target"] for line in calls(self.folder, method))
+        done = (line for line in self._log() if line.get("step") == "done")
+        return sorted(line["target"] for line in done if line["method"] == method)
+
+    def wait_until_empty(self) -> None:
+        """Wait until the driver has taken away what earlier tests have left, which it can now."""
+        wait_until(
+            lambda: not self.mounts(),
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: f"mounts of others: {self.mounts()}",
+        )
 
     def mounts(self) -> dict[str, str]:
         """The ids of the driver's mounts, and of what is bound of them, by their places."""
@@ -74,7 +88,8 @@ class StorageNode:
         }
 
     def _log(self) -> list[Json]:
-        return CallLog(self.folder / "calls.jsonl").read()
+        lines = CallLog(self.folder / "calls.jsonl").read()
+        return [line for line in lines if line.get("volume", self.volumes).startswith(self.volumes)]
 
 
 @pytest.fixture
@@ -86,7 +101,9 @@ def node(local_cluster: LocalCluster, tmp_path: Path) -> Iterator[StorageNode]:
             driver(local_cluster, tmp_path, "n-9", "--stages"),
         ):
             try:
-                yield StorageNode(local_cluster, tmp_path)
+                node = StorageNode(local_cluster, tmp_path)
+                node.wait_until_empty()
+                yield node
             finally:
                 if type(local_cluster.agent) is not AGENT:
                     local_cluster.hand_over(AGENT)
@@ -115,6 +132,7 @@ def delete(namespace: Namespace, name: str) -> None:
 def test_a_node_with_csi_volumes_changes_hands_both_ways(
     node: StorageNode, namespace: Namespace, go_kubelet: type[GoKubelet]
 ) -> None:
+    node = evolve(node, volumes=namespace.name)
     claim(namespace, "files")
     claim(namespace, "device", "Block")
     first = user(namespace, "first", "echo kept >/v/f; echo kept | dd of=/dev/v conv=fsync")
