@@ -72,7 +72,7 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
         containers = _newest(node, uid)
         yield from _old_message_files(node, uid)
         if _is_gone_for_pressure(uid, record):
-            ends = _wrong_ends(uid, status, containers, record)
+            ends = _wrong_ends(wanted[uid], status, containers, record)
             yield from (f"pod {uid}: {what}" for what in ends)
         elif not _is_excused(wanted[uid], status, record):
             missed = _missed_fate(wanted[uid], status, containers)
@@ -186,12 +186,17 @@ def _is_gone_for_pressure(uid: str, record: Record) -> bool:
 
 
 def _wrong_ends(
-    uid: str, status: PodStatus, containers: dict[str, HollowContainer], record: Record
+    wanted: Wanted, status: PodStatus, containers: dict[str, HollowContainer], record: Record
 ) -> Iterator[str]:
-    """Where a pod that was evicted is there still, or its status does not say why it is not."""
-    eviction = record.evictions.get(uid)
+    """Where a pod that was evicted is there still, or its status does not say why it is not.
+
+    One that was ending for its deadline when it was evicted keeps that reason.
+    """
+    eviction = record.evictions.get(wanted.shape.uid)
     if containers:
         yield f"it was evicted, and has {sorted(containers)}"
+    if wanted.shape.has_deadline and status.reason == "DeadlineExceeded":
+        return
     if (status.phase, status.reason) != ("Failed", "Evicted"):
         yield f"it was evicted or rejected, and its status says {status.phase} {status.reason}"
     if eviction is None:
