@@ -38,10 +38,7 @@ from trio_kubelet.runtime.lifecycle.container_starter import (
     ContainerStartError,
     StartContext,
 )
-from trio_kubelet.runtime.lifecycle.container_stopper import (
-    ContainerStopper,
-    own_grace_seconds,
-)
+from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper, own_grace_seconds
 from trio_kubelet.runtime.lifecycle.container_table import (
     CRASH_LOOP_BACK_OFF,
     ContainerTable,
