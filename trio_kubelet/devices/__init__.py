@@ -5,8 +5,8 @@ offer. `choice.py` (pure) says what pods need and get, `records.py` keeps it in 
 file (`checkpoint.py`), and `manager.py` takes a pod through all of that.
 """
 
-from trio_kubelet.devices.manager import DeviceManager, device_amounts
-from trio_kubelet.devices.plugins import DevicePlugins
+from trio_kubelet.devices.manager import DeviceManager
+from trio_kubelet.devices.plugins import DevicePlugins, device_amounts
 from trio_kubelet.devices.records import DeviceRecords
 from trio_kubelet.devices.registration import DevicePluginRegistration
 

@@ -462,11 +462,8 @@ class DeviceManager:
 
     def _devices_changed(self, resource: str, changed: frozenset[str]) -> None:
         """Tell the pods that wait, and those whose devices became healthy or unhealthy."""
-        theirs = {
-            uid
-            for uid in (self.records.pods_with(resource) if changed else ())
-            if self.records.held_by(uid, resource) & changed
-        }
+        holders = self.records.pods_with(resource) if changed else ()
+        theirs = {uid for uid in holders if self.records.held_by(uid, resource) & changed}
         if theirs:
             self.on_health.call(theirs)
         self._tell(self._waiting_for({resource}))
@@ -478,15 +475,6 @@ class DeviceManager:
     def _tell(self, uids: Collection[str]) -> None:
         if uids:
             self.on_pods.call(uids)
-
-
-def device_amounts(plugins: DevicePlugins) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Return what the node has of each resource, and what of it pods may have."""
-    amounts = plugins.amounts()
-    return (
-        {name: total for name, (total, _) in amounts.items()},
-        {name: healthy for name, (_, healthy) in amounts.items()},
-    )
 
 
 def _pending(uid: str, demand: Demand, devices: Mapping[int, tuple[str, ...]]) -> DeviceRecord:

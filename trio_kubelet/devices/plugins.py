@@ -333,3 +333,12 @@ class DevicePlugins:
             tell(*facts)
         except Exception:
             log.exception("device change handler failed")
+
+
+def device_amounts(plugins: DevicePlugins) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Return what the node has of each resource, and what of it pods may have."""
+    amounts = plugins.amounts()
+    return (
+        {name: total for name, (total, _) in amounts.items()},
+        {name: healthy for name, (_, healthy) in amounts.items()},
+    )

@@ -1,4 +1,4 @@
-"""How the devices of claims are, as drivers tell that have the service DRAResourceHealth.
+"""The health of claims' devices, told by drivers that have the service DRAResourceHealth.
 
 Every driver is asked when it registers, for nothing else says whether it has the service; one that
 has is followed until it goes. What it says of a device counts until the time that it names has

@@ -1,4 +1,4 @@
-"""What the status of a pod says of the devices of its claims (KEP-4680). Pure."""
+"""The health of a pod's claimed devices in its status (KEP-4680). Pure."""
 
 from collections.abc import Callable, Mapping
 from itertools import islice

@@ -28,7 +28,7 @@ killer decides; a kernel that fails boots again; there are keys for many contain
 
 _M_MMAP_THRESHOLD = -3
 LARGE_BLOCK_BYTES = 128 << 10
-"""What the C library begins with; by itself it goes up to 32 MiB."""
+"""The C library's first threshold, which it would raise by itself, up to 32 MiB."""
 
 
 def give_back_large_blocks() -> bool:

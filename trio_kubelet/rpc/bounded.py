@@ -18,7 +18,7 @@ from trio_kubelet.tasks.threads import run_in_thread
 M = TypeVar("M", bound=betterproto.Message)
 
 SMALL_BYTES = 4 * 1024
-"""What has no more is decoded at once, without a look at its fields: a few milliseconds at most."""
+"""A message of no more bytes is decoded at once, its fields uncounted: a few milliseconds."""
 MAX_FIELDS = 16_384
 
 _VARINT, _BYTES = 0, 2

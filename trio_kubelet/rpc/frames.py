@@ -21,10 +21,10 @@ WORK_IN_A_SECOND = 2000.0
 """Of all peers together that have used up their burst."""
 BURST = 4000.0
 MAX_UNSENT_BYTES = 1 << 20
-"""What a peer does not read, such as answers to its pings. Requests wait long before."""
+"""The most bytes that a peer leaves unread, such as answers to its pings; requests wait before."""
 
 PREFACE_BYTES = 24
-"""What a client sends before its first frame."""
+"""The length of the text that a client sends before its first frame."""
 _HEAD_BYTES = 9
 _DATA, _HEADERS, _CONTINUATION = 0, 1, 9
 _WORK_OF_CALL = 4
@@ -71,7 +71,7 @@ class FrameBudget:
 
 @define
 class Pace:
-    """What one peer may still send at once; `now` is in seconds of any clock."""
+    """The work that one peer may still cause at once; `now` is in seconds of any clock."""
 
     _budget: FrameBudget
     _left: float = BURST

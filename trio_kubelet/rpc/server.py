@@ -39,7 +39,7 @@ Stream = grpclib.server.Stream[bytes, bytes]
 
 @frozen(kw_only=True)
 class ServerLimits:
-    """What clients that are not trusted may have. All of a server share its connections."""
+    """The limits of clients that are not trusted. All of a server share its connections."""
 
     connections: int = 32
     """With one more, the one goes whose last call, or begin, is the longest ago."""

@@ -168,7 +168,7 @@ class CredentialPlugin:
 
 
 def _without(token: bytes, stderr: bytes) -> bytes:
-    """What a program said, without its token, and without the beginning of one at the end."""
+    """Take the token out of a program's complaint, and a beginning of it at the end."""
     if not token:
         return stderr
     shown = stderr.replace(token, b"<token>")

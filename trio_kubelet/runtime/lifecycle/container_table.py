@@ -66,7 +66,7 @@ class ContainerRecord:
     reason: Reason | None = None
     """The last failed action."""
     backoff: Backoff | None = None
-    """How long the container must wait after its next exit."""
+    """The container's wait after its next exit."""
 
     @property
     def runs(self) -> bool:

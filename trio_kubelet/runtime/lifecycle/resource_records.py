@@ -249,7 +249,7 @@ def _requirements(value: object) -> ResourceRequirements:
 
 @lru_cache(_REMEMBERED)
 def _remembered(text: bytes) -> ResourceRequirements:
-    """What was decoded of this JSON: of a pod of 500 containers all is read in each look at it."""
+    """Decode a record, or return the one decoded before: each look at a pod reads all its own."""
     return decode(ResourceRequirements, loads(text))
 
 
