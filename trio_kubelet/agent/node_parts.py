@@ -87,7 +87,7 @@ from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.turns import Turns
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.telemetry.event_writer import EventWriter
-from trio_kubelet.telemetry.log import set_verbosity
+from trio_kubelet.telemetry.verbosity import set_verbosity, set_vmodule
 from trio_kubelet.volumes import PodFolders, VolumeOperations
 from trio_kubelet.volumes.folders import make_folders
 
@@ -264,6 +264,7 @@ class NodeParts:
         """Have changed settings taken over by those parts that can."""
         follow = self.live.follow
         follow(("logging.verbosity",), lambda: set_verbosity(self._configuration.logging.verbosity))
+        follow(("logging.vmodule",), lambda: set_vmodule(self._configuration.logging.vmodule))
         follow(
             IMAGE_FIELDS,
             lambda: self.image_garbage.use(image_policy(self.settings)),

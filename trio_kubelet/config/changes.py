@@ -38,6 +38,7 @@ LIVE = frozenset(
         "imageMaximumGCAge",
         "imageMinimumGCAge",
         "logging.verbosity",
+        "logging.vmodule",
         "maxParallelImagePulls",
         "mergeDefaultEvictionSettings",
         "nodeStatusReportFrequency",

@@ -34,12 +34,10 @@ INT64 = 64
 class Support:
     """The agent's support of a field, an option or a flag."""
 
-    waits_for: str = ""
-    """The capability that is missing; empty if the agent does what it is told."""
-    so_far: str = ""
-    """A sentence for the documentation, where part of it is done: that part, and what is not."""
-    suffices: Callable[[Any], bool] = lambda _: False
-    """True for a value that asks for nothing beyond what is done so far."""
+    reason: str = ""
+    """Why the agent does not do what it is told, or only a part, for the documentation."""
+    suffices: Callable[[Any], bool] | None = None
+    """True for a value that the agent acts on; None if it acts on none but the default."""
     acts_as_with: Any = None
     """The value that the agent always acts as if the field had."""
     without_effect: bool = False
@@ -48,6 +46,11 @@ class Support:
 
 ACTED_ON = Support()
 WITHOUT_EFFECT = Support(without_effect=True)
+
+
+def never(reason: str, suffices: Callable[[Any], bool] | None = None) -> Support:
+    """The support of what will not come, or only as far as `suffices` says."""
+    return Support(reason=reason, suffices=suffices)
 
 
 @frozen

@@ -162,6 +162,12 @@ CONFIGURATION_FLAGS = (
 
 OPTION_FLAGS = (
     _option(
+        "boot-id-file",
+        values.STRING,
+        "Files, with commas between, of which the first that is there tells the id of this boot.",
+        deprecated=True,
+    ),
+    _option(
         "bootstrap-kubeconfig",
         values.STRING,
         "Kubeconfig to ask for a client certificate with, until --kubeconfig exists.",
@@ -211,6 +217,12 @@ OPTION_FLAGS = (
     ),
     _option("lock-file", values.STRING, "File to hold a lock on."),
     _option(
+        "machine-id-file",
+        values.STRING,
+        "Files, with commas between, of which the first that is there tells the machine's id.",
+        deprecated=True,
+    ),
+    _option(
         "maximum-dead-containers",
         values.INT32_KIND,
         "Dead containers to keep on the node; negative: no limit.",
@@ -249,7 +261,6 @@ OPTION_FLAGS = (
 
 COLLECTOR_FLAGS = (
     _collector("application-metrics-count-limit", values.INT64_KIND, "100"),
-    _collector("boot-id-file", values.STRING, "/proc/sys/kernel/random/boot_id"),
     _collector("container-hints", values.STRING, "/etc/cadvisor/container_hints.json"),
     _collector("containerd", values.STRING, "/run/containerd/containerd.sock"),
     _collector("containerd-namespace", values.STRING, "k8s.io"),
@@ -259,7 +270,6 @@ COLLECTOR_FLAGS = (
     _collector("global-housekeeping-interval", values.DURATION, "1m0s"),
     _collector("housekeeping-interval", values.DURATION, "10s", deprecated=False),
     _collector("log-cadvisor-usage", values.BOOL),
-    _collector("machine-id-file", values.STRING, "/etc/machine-id,/var/lib/dbus/machine-id"),
     _collector("max-housekeeping-interval", values.DURATION, "15s", deprecated=False),
     _collector("storage-driver-buffer-duration", values.DURATION, "1m0s"),
     _collector("storage-driver-db", values.STRING, "cadvisor"),

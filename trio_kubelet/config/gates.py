@@ -45,7 +45,9 @@ class FeatureGate:
     """True if the default cannot be changed."""
     use: Use = Use.ASKED
     waits_for: str = ""
-    """The capability that is missing, of a gate that is as if off."""
+    """The capability that is missing, of a gate that is as if off and that something will ask."""
+    reason: str = ""
+    """Why the agent will never do otherwise, of a gate that is as if off."""
     own_default: bool | None = None
     """This agent's default, where it is not the Go kubelet's."""
 
@@ -54,6 +56,8 @@ class FeatureGate:
         """The value that the agent acts by whatever the gate is set to; None if there is none."""
         return {Use.AS_IF_ON: True, Use.AS_IF_OFF: False}.get(self.use)
 
+
+NO_CBOR = "the agent and the API server speak JSON; CBOR is off in API servers, too"
 
 ALPHA = FeatureGate(Stage.ALPHA, default=False)
 BETA = FeatureGate(Stage.BETA, default=True)
@@ -71,8 +75,13 @@ def always(gate: FeatureGate) -> FeatureGate:
 
 
 def waiting(capability: str, gate: FeatureGate) -> FeatureGate:
-    """The gate of a feature that the agent never has, because it lacks `capability`."""
+    """The gate of a feature that the agent does not have yet, because it lacks `capability`."""
     return evolve(gate, use=Use.AS_IF_OFF, waits_for=capability)
+
+
+def never(reason: str, gate: FeatureGate) -> FeatureGate:
+    """The gate of a feature that the agent will not have."""
+    return evolve(gate, use=Use.AS_IF_OFF, reason=reason)
 
 
 def of_others(gate: FeatureGate, names: str) -> Mapping[str, FeatureGate]:
@@ -82,8 +91,8 @@ def of_others(gate: FeatureGate, names: str) -> Mapping[str, FeatureGate]:
 
 KNOWN_GATES: Mapping[str, FeatureGate] = {
     "AllowDNSOnlyNodeCSR": DEPRECATED_OFF,
-    "AllowOverwriteTerminationGracePeriodSeconds": waiting(
-        "no kubelet of this version: it cannot be turned on", evolve(DEPRECATED_OFF, locked=True)
+    "AllowOverwriteTerminationGracePeriodSeconds": never(
+        "no kubelet of this version does: the gate is locked", evolve(DEPRECATED_OFF, locked=True)
     ),
     "AllowParsingUserUIDFromCertAuth": always(BETA),
     "CPUManagerPolicyAlphaOptions": ALPHA,
@@ -92,12 +101,14 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "CRIListStreaming": ALPHA,
     "CSIServiceAccountTokenSecrets": always(GA_UNLOCKED),
     "CSIVolumeHealth": waiting("volume plugins", ALPHA),
-    "ChangeContainerStatusOnKubeletRestart": waiting(
-        "statuses of before a restart are dropped", DEPRECATED_OFF
+    "ChangeContainerStatusOnKubeletRestart": never(
+        "what was ready and had started up stays so over a restart of the agent, which is no "
+        "outage; the gate brings former behaviour back, and will go",
+        DEPRECATED_OFF,
     ),
     "ClientsAllowCARotation": always(BETA),
-    "ClientsAllowCBOR": waiting("CBOR between nodes and API server", ALPHA),
-    "ClientsPreferCBOR": waiting("CBOR between nodes and API server", ALPHA),
+    "ClientsAllowCBOR": never(NO_CBOR, ALPHA),
+    "ClientsPreferCBOR": never(NO_CBOR, ALPHA),
     "ClusterTrustBundleProjection": BETA_OFF,
     "ComponentFlagz": BETA,
     "ComponentStatusz": BETA,
@@ -118,7 +129,10 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "EventedPLEG": evolve(ALPHA, own_default=True),
     "ExecProbeTimeout": GA,
     "ExtendWebSocketsToKubelet": BETA,
-    "GitRepoVolumeDriver": waiting("volume plugins", DEPRECATED_OFF),
+    "GitRepoVolumeDriver": never(
+        "`git` would run as root on what a pod's author chose; an init container can clone",
+        DEPRECATED_OFF,
+    ),
     "GracefulNodeShutdown": BETA,
     "GracefulNodeShutdownBasedOnPodPriority": BETA,
     "HostnameOverride": always(BETA),
@@ -143,17 +157,29 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "KubeletSeparateDiskGC": always(BETA),
     "KubeletServiceAccountTokenForCredentialProviders": BETA,
     "KubeletTracing": always(GA),
-    "LocalStorageCapacityIsolationFSQuotaMonitoring": waiting("quota of file systems", BETA_OFF),
+    "LocalStorageCapacityIsolationFSQuotaMonitoring": never(
+        "the use of volumes is measured by walking them, on every file system, at times that "
+        "follow from what a walk costs",
+        BETA_OFF,
+    ),
     "LoggingAlphaOptions": ALPHA,
     "LoggingBetaOptions": always(BETA),
     "MemoryQoS": ALPHA,
     "MutableCSINodeAllocatableCount": always(GA_UNLOCKED),
-    "NativeHistograms": waiting("server", ALPHA),
+    "NativeHistograms": never(
+        "only the protobuf form of metrics has them, and the agent writes text, which every "
+        "scraper reads",
+        ALPHA,
+    ),
     "NodeDeclaredFeatures": BETA,
     "NodeLogQuery": GA_UNLOCKED,
     "NodeSwap": GA,
     "PLEGOnDemandRelist": always(BETA),
-    "PodAndContainerStatsFromCRI": waiting("server", ALPHA),
+    "PodAndContainerStatsFromCRI": never(
+        "the agent reads cgroups itself, for every runtime the same, and has no second collector "
+        "beside the runtime that this could save",
+        ALPHA,
+    ),
     "PodCertificateRequest": waiting("volume plugins", BETA_OFF),
     "PodLevelResourceManagers": waiting("resource managers", ALPHA),
     "PodLevelResources": BETA,
@@ -162,7 +188,11 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "PodLogsQuerySplitStreams": ALPHA,
     "PodObservedGenerationTracking": always(GA),
     "PodReadyToStartContainersCondition": always(BETA),
-    "PodsAPI": waiting("pods in protobuf", ALPHA),
+    "PodsAPI": never(
+        "its answers are pods in the API's protobuf, which the agent does not have; `/pods` of its "
+        "own socket and of its port has them in JSON",
+        ALPHA,
+    ),
     "PreventStaticPodAPIReferences": always(BETA),
     "ProcMountType": always(GA_UNLOCKED),
     "QOSReserved": ALPHA,

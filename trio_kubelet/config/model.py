@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from trio_kubelet import DEFAULT_ROOT
 from trio_kubelet.config.codec import (
     INT64,
     WITHOUT_EFFECT,
     Support,
+    never,
     nullable,
     option,
     part,
@@ -52,10 +53,6 @@ DEFAULT_EVICTION_HARD: Mapping[str, str] = {
 }
 
 
-# What several fields wait for.
-SERVER = Support(waits_for="server")
-
-
 @frozen(kw_only=True)
 class KubeletConfiguration:
     """The settings of the agent that a cluster's nodes may share.
@@ -84,9 +81,8 @@ class KubeletConfiguration:
     tls_curve_preferences: tuple[int, ...] = option(
         "tlsCurvePreferences",
         (),
-        evolve(
-            SERVER,
-            so_far="one of the curves 23, 24, 25 and 29 is the only one that is used; Python "
+        never(
+            "one of the curves 23, 24, 25 and 29 is the only one that is used; Python before 3.15 "
             "cannot hold OpenSSL to several, or to one with ML-KEM: then all of OpenSSL's own are",
             suffices=lambda curves: bool(only_curve(curves)),
         ),
@@ -94,9 +90,8 @@ class KubeletConfiguration:
     tls_min_version: str = option(
         "tlsMinVersion",
         "",
-        evolve(
-            SERVER,
-            so_far="TLS below 1.2 is not spoken, whatever it allows",
+        never(
+            "TLS below 1.2 is not spoken, whatever it allows: it is broken, and no client needs it",
             suffices=lambda version: version not in OLD_VERSIONS,
         ),
     )
@@ -119,7 +114,14 @@ class KubeletConfiguration:
 
     # Debugging and health
     enable_debugging_handlers: bool = nullable("enableDebuggingHandlers", True)
-    enable_contention_profiling: bool = option("enableContentionProfiling", False, SERVER)
+    enable_contention_profiling: bool = option(
+        "enableContentionProfiling",
+        False,
+        never(
+            "it measures waits for the locks of Go; here one thread runs all tasks, and the "
+            "journal of the agent names the task that held it up (`LongTurn`)"
+        ),
+    )
     healthz_port: int = nullable("healthzPort", 10248)
     healthz_bind_address: str = option("healthzBindAddress", "127.0.0.1")
     oom_score_adj: int = nullable("oomScoreAdj", -999)
@@ -178,7 +180,10 @@ class KubeletConfiguration:
     content_type: str = option(
         "contentType",
         "application/vnd.kubernetes.protobuf",
-        Support(acts_as_with="application/json"),
+        Support(
+            acts_as_with="application/json",
+            reason="the agent has no protobuf of the API's objects, and every API server has JSON",
+        ),
     )
     kube_api_qps: int = nullable("kubeAPIQPS", 50)
     kube_api_burst: int = option("kubeAPIBurst", 100)
@@ -224,7 +229,9 @@ class KubeletConfiguration:
     system_reserved: Mapping[str, str] = option("systemReserved", {})
     kube_reserved: Mapping[str, str] = option("kubeReserved", {})
     reserved_system_cpus: str = option("reservedSystemCPUs", "")
-    show_hidden_metrics_for_version: str = option("showHiddenMetricsForVersion", "", SERVER)
+    show_hidden_metrics_for_version: str = option(
+        "showHiddenMetricsForVersion", "", never("no metric of the agent is hidden")
+    )
     system_reserved_cgroup: str = option("systemReservedCgroup", "")
     kube_reserved_cgroup: str = option("kubeReservedCgroup", "")
     enforce_node_allocatable: tuple[str, ...] = option("enforceNodeAllocatable", ("pods",))
@@ -236,7 +243,12 @@ class KubeletConfiguration:
     )
     provider_id: str = option("providerID", "")
     kernel_memcg_notification: bool = option(
-        "kernelMemcgNotification", False, Support(acts_as_with=True)
+        "kernelMemcgNotification",
+        False,
+        Support(
+            acts_as_with=True,
+            reason="the kernel's word that memory runs short costs nothing while it is silent",
+        ),
     )
     logging: LoggingConfiguration = part("logging", LoggingConfiguration)
     enable_system_log_handler: bool = nullable("enableSystemLogHandler", True)
@@ -273,11 +285,6 @@ class KubeletConfiguration:
     user_namespaces: UserNamespaces | None = nullable("userNamespaces")
 
 
-def _waiting(capability: str) -> Any:
-    """A text that nothing is done with, because the agent lacks `capability`."""
-    return field(default="", metadata={Support: Support(waits_for=capability)})
-
-
 @frozen(kw_only=True)
 class NodeOptions:
     """The flags of the command line that are no field of `KubeletConfiguration`.
@@ -308,11 +315,29 @@ class NodeOptions:
     seccomp_default: bool = False
     """Adds to the configuration's `seccompDefault`; it cannot switch that off."""
     experimental_allocatable_ignore_eviction: bool = False
-    experimental_mounter_path: str = _waiting("volume plugins")
+    experimental_mounter_path: str = field(
+        default="",
+        metadata={
+            Support: never(
+                "the agent mounts by itself and by `mount` of the node; it is deprecated, and was "
+                "for one distribution without that"
+            )
+        },
+    )
     version: str = ""
     """A Kubernetes version to report instead of the agent's own (`--version=v1.35.0`)."""
+    boot_id_file: str = "/proc/sys/kernel/random/boot_id"
+    machine_id_file: str = "/etc/machine-id,/var/lib/dbus/machine-id"
+    """Files with a comma between; the first that can be read tells the id."""
     cadvisor: Mapping[str, Any] = field(
-        factory=dict, metadata={Support: Support(waits_for="statistics")}
+        factory=dict,
+        metadata={
+            Support: never(
+                "they tune cAdvisor, which is a part of the Go kubelet; the agent reads cgroups "
+                "when it is asked, keeps no history and sends none, and takes the name of "
+                "the runtime's socket from the configuration"
+            )
+        },
     )
     """Given flags that tune the statistics collector of the Go kubelet, by name."""
     hollow: bool = False

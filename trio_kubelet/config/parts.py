@@ -15,7 +15,7 @@ from attrs import frozen
 from trio_kubelet.config.codec import (
     INT64,
     WITHOUT_EFFECT,
-    Support,
+    never,
     nullable,
     option,
     part,
@@ -23,7 +23,7 @@ from trio_kubelet.config.codec import (
 )
 from trio_kubelet.k8s.quantity import Quantity
 
-LOG_OUTPUT = Support(waits_for="verbosity by file, streams of the log")
+LINES_AT_ONCE = never("lines are written as they come, so that none is lost when the agent ends")
 
 
 @frozen(kw_only=True)
@@ -134,7 +134,7 @@ class TracingConfiguration:
 
 @frozen(kw_only=True)
 class VModuleItem:
-    """Another verbosity for the files whose name matches a pattern."""
+    """More verbosity for the modules whose file, or the end of whose path, matches a pattern."""
 
     file_pattern: str = option("filePattern", "", always=True)
     verbosity: int = option("verbosity", 0, always=True)
@@ -142,10 +142,10 @@ class VModuleItem:
 
 @frozen(kw_only=True)
 class OutputRoutingOptions:
-    """The split of messages below error to stdout, and the bytes of its buffer."""
+    """The split of debug and info entries to stdout, and the bytes of its buffer."""
 
     split_stream: bool = option("splitStream", False)
-    info_buffer_size: Quantity = option("infoBufferSize", Quantity("0"), always=True)
+    info_buffer_size: Quantity = option("infoBufferSize", Quantity("0"), LINES_AT_ONCE, always=True)
 
 
 @frozen(kw_only=True)
@@ -165,5 +165,5 @@ class LoggingConfiguration:
         "flushFrequency", seconds(5), WITHOUT_EFFECT, nanoseconds=True
     )
     verbosity: int = option("verbosity", 0, always=True)
-    vmodule: tuple[VModuleItem, ...] = option("vmodule", (), LOG_OUTPUT)
-    options: FormatOptions = part("options", FormatOptions, LOG_OUTPUT)
+    vmodule: tuple[VModuleItem, ...] = option("vmodule", ())
+    options: FormatOptions = part("options", FormatOptions)

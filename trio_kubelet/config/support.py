@@ -1,6 +1,6 @@
-"""The settings that this agent does not act on yet: no setting is ignored silently.
+"""The settings that this agent does not act on: no setting is ignored silently.
 
-Each field, option and gate says where it is declared what it waits for. `not_acted_on` names what
+Each field, option and gate says where it is declared why that is so. `not_acted_on` names what
 was asked for and does not happen: fields and flags that were given another value than their
 default and that no part of the agent acts on, fields and gates that were set to other than what
 the agent does anyway. What the defaults promise and the agent lacks is in docs/settings.md, and
@@ -36,8 +36,9 @@ class DeclaredField:
         """True if the value asks for something that does not happen."""
         if self.support.acts_as_with is not None:
             return self.path in set_fields and self.value != self.support.acts_as_with
-        waits = self.support.waits_for and self.value != self.default
-        return bool(waits) and not self.support.suffices(self.value)
+        if not self.support.reason or self.value == self.default:
+            return False
+        return self.support.suffices is None or not self.support.suffices(self.value)
 
 
 def declared_fields(value: Any, path: str = "") -> Iterator[DeclaredField]:
@@ -92,7 +93,7 @@ def _ignored_flags(options: NodeOptions) -> Iterator[str]:
     flag_names = {flag.option: flag.name for flag in OPTION_FLAGS}
     for attribute in attrs.fields(NodeOptions):
         value = getattr(options, attribute.name)
-        if not support_of(attribute).waits_for or value == getattr(defaults, attribute.name):
+        if not support_of(attribute).reason or value == getattr(defaults, attribute.name):
             continue
         if attribute.name == "cadvisor":
             yield from (f"--{name}" for name in value)

@@ -16,12 +16,12 @@ from trio_kubelet.config.support import declared_fields, support_of
 INTRODUCTION = """# What the agent does with settings and feature gates
 
 All fields of KubeletConfiguration, all flags and all feature gates of Kubernetes 1.36 are read \
-and checked. Those that the agent does not act on yet are below; all others it acts on, or they \
-have no effect in the Go kubelet either.
+and checked. Those that the agent does not act on, or only in part, are below with the reason; all \
+others it acts on, or they have no effect in the Go kubelet either.
 
 What is set to other than its default, or than what the agent does, is named in one warning at \
-the start. A default is not: **bold** are the fields and gates whose defaults promise what is not \
-there yet.
+the start. A default is not: **bold** are the fields and gates whose defaults say something else \
+than the agent does.
 
 Written by `python -m trio_kubelet.config.support_page`.
 """
@@ -36,36 +36,32 @@ def page() -> str:
 def _fields() -> Iterator[str]:
     fields = list(declared_fields(KubeletConfiguration()))
     yield "## Fields\n"
-    yield "| waits for | fields |"
+    yield "These will not do more than this:\n"
+    yield "| fields | why |"
     yield "|---|---|"
-    waiting = ((each.support.waits_for, each.path) for each in fields)
-    yield from _rows(waiting, ())
-    yield "\nOf some of them something is done:\n"
-    yield "| field | so far |"
-    yield "|---|---|"
-    yield from (
-        f"| `{each.path}` | {each.support.so_far} |" for each in fields if each.support.so_far
-    )
+    fixed = [each for each in fields if each.support.acts_as_with is not None]
+    yield from _rows((each.support.reason, each.path) for each in fields if each not in fixed)
     yield "\nThresholds of the signals `containerfs.*` have no effect, in the Go kubelet neither.\n"
-    yield "| field | the agent acts as with |"
-    yield "|---|---|"
-    for each in fields:
+    yield "| field | the agent acts as with | why |"
+    yield "|---|---|---|"
+    for each in fixed:
         value = each.support.acts_as_with
-        if value is not None:
-            shown = str(value).lower() if isinstance(value, bool) else value
-            yield f"| {_name(each.path, bold=each.default != value)} | `{shown}` |"
+        shown = str(value).lower() if isinstance(value, bool) else value
+        name = _name(each.path, bold=each.default != value)
+        yield f"| {name} | `{shown}` | {each.support.reason} |"
 
 
 def _flags() -> Iterator[str]:
     yield "## Flags that are no fields\n"
-    yield "| waits for | flags |"
+    yield "These will do nothing:\n"
+    yield "| flags | why |"
     yield "|---|---|"
-    capabilities = {
-        attribute.name: support_of(attribute).waits_for for attribute in attrs.fields(NodeOptions)
+    reasons = {
+        attribute.name: support_of(attribute).reason for attribute in attrs.fields(NodeOptions)
     }
-    waiting = [(capabilities.get(flag.option, ""), f"--{flag.name}") for flag in OPTION_FLAGS]
-    waiting += [(capabilities["cadvisor"], f"--{flag.name}") for flag in COLLECTOR_FLAGS]
-    yield from _rows(waiting, ())
+    unheeded = [(reasons.get(flag.option, ""), f"--{flag.name}") for flag in OPTION_FLAGS]
+    unheeded += [(reasons["cadvisor"], f"--{flag.name}") for flag in COLLECTOR_FLAGS]
+    yield from _rows(unheeded)
 
 
 def _gates() -> Iterator[str]:
@@ -77,8 +73,12 @@ def _gates() -> Iterator[str]:
     yield f"Asked for: {_listed(used(Use.ASKED), ())}.\n"
     always = used(Use.AS_IF_ON)
     yield f"As if on, whatever is set: {_listed(always, set(always) - on)}.\n"
-    yield "As if off, whatever is set:\n"
-    yield "| belongs to | gates |"
+    yield "As if off, whatever is set, and to stay so:\n"
+    yield "| gates | why |"
+    yield "|---|---|"
+    yield from _rows((gate.reason, name) for name, gate in KNOWN_GATES.items())
+    yield "\nAs if off, because it is not there yet:\n"
+    yield "| gates | what is missing |"
     yield "|---|---|"
     yield from _rows(((gate.waits_for, name) for name, gate in KNOWN_GATES.items()), on)
     yield (
@@ -101,14 +101,14 @@ def _changes() -> Iterator[str]:
     yield "All others need a restart of the agent, which disturbs no pod."
 
 
-def _rows(waiting: Iterable[tuple[str, str]], bold: Collection[str]) -> Iterator[str]:
-    """A row for each capability, with the names that wait for it."""
-    by_capability: dict[str, list[str]] = {}
-    for capability, name in waiting:
-        by_capability.setdefault(capability, []).append(name)
-    for capability, names in sorted(by_capability.items()):
-        if capability:
-            yield f"| {capability} | {_listed(names, bold)} |"
+def _rows(explained: Iterable[tuple[str, str]], bold: Collection[str] = ()) -> Iterator[str]:
+    """A row for each explanation, with the names that have it; names without one have no row."""
+    by_explanation: dict[str, list[str]] = {}
+    for explanation, name in explained:
+        by_explanation.setdefault(explanation, []).append(name)
+    for explanation, names in by_explanation.items():
+        if explanation:
+            yield f"| {_listed(names, bold)} | {explanation} |"
 
 
 def _listed(names: Iterable[str], bold: Collection[str]) -> str:

@@ -31,7 +31,7 @@ from trio_kubelet.kernel.limits import (
 from trio_kubelet.kernel.logind import Logind, open_logind
 from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.node.allocatable import Resources
-from trio_kubelet.node.machine import MachineInfo, apparmor_enabled, read_machine
+from trio_kubelet.node.machine import IdFiles, MachineInfo, apparmor_enabled, read_machine
 from trio_kubelet.node.profile import (
     AddressError,
     HostNetwork,
@@ -237,11 +237,18 @@ async def open_host(settings: Settings, cgroups: CgroupTree) -> AsyncIterator[Ho
 
 async def read_this_machine(settings: Settings, host: Path = Path("/")) -> MachineInfo:
     """Read the machine; `host` is where its root is mounted. Raises StartError."""
-    read = partial(read_machine, Path(settings.options.root_dir), host)
+    options = settings.options
+    ids = IdFiles(machine=_listed(options.machine_id_file), boot=_listed(options.boot_id_file))
+    read = partial(read_machine, Path(options.root_dir), host, ids)
     try:
         return await run_in_thread(read)
     except (OSError, ValueError) as error:
         raise StartError(f"the size of the machine cannot be read: {error}") from error
+
+
+def _listed(paths: str) -> tuple[str, ...]:
+    """Paths with commas between."""
+    return tuple(filter(None, paths.split(",")))
 
 
 def _transports(settings: Settings) -> Transports:

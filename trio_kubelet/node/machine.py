@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 from attrs import evolve, field, frozen
 
+from trio_kubelet.kernel.bounded_files import read_bounded
 from trio_kubelet.resource_managers.machine_topology import (
     MachineTopology,
     flat_topology,
@@ -22,14 +23,12 @@ from trio_kubelet.resource_managers.machine_topology import (
 
 log = structlog.get_logger("node")
 
-_MACHINE_IDS = ("etc/machine-id", "var/lib/dbus/machine-id")
 _SYSTEM_UUIDS = (
     "sys/class/dmi/id/product_uuid",
     "proc/device-tree/system-id",
     "proc/device-tree/vm,uuid",
     "etc/machine-id",
 )
-_BOOT_IDS = ("proc/sys/kernel/random/boot_id",)
 _OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
 _PRETTY_NAME = re.compile(r"^PRETTY_NAME=(.*)$", re.MULTILINE)
 _SWAP_TOTAL = re.compile(r"^SwapTotal:\s+(\d+) kB$", re.MULTILINE)
@@ -57,6 +56,8 @@ GO_ARCHITECTURES = {
 """The names that Go, Kubernetes and registries have for the machines of `uname -m`."""
 
 OPERATING_SYSTEM = "linux"
+MAX_FILE_BYTES = 64 << 10
+"""Of a file with one fact; flags may name one that never ends."""
 
 
 @frozen(kw_only=True)
@@ -103,15 +104,26 @@ def is_kernel_older_than(machine: MachineInfo, version: tuple[int, int]) -> bool
     return matched is not None and (int(matched[1]), int(matched[2])) < version
 
 
-def read_machine(root_directory: Path, host: Path = Path("/")) -> MachineInfo:
+@frozen(kw_only=True)
+class IdFiles:
+    """The files that tell ids, by their paths on the machine; the first that is there counts."""
+
+    machine: tuple[str, ...] = ("/etc/machine-id", "/var/lib/dbus/machine-id")
+    boot: tuple[str, ...] = ("/proc/sys/kernel/random/boot_id",)
+
+
+def read_machine(
+    root_directory: Path, host: Path = Path("/"), ids: IdFiles | None = None
+) -> MachineInfo:
     """Read it. `host` is where the machine's root is mounted. Raises OSError, ValueError."""
+    ids = ids or IdFiles()
     kernel = os.uname()
     meminfo = host / "proc/meminfo"
     size = node_capacity(meminfo, host / "sys/kernel/mm/hugepages")
     return MachineInfo(
-        machine_id=_first(host, _MACHINE_IDS),
+        machine_id=_first(host, ids.machine),
         system_uuid=_first(host, _SYSTEM_UUIDS),
-        boot_id=_first(host, _BOOT_IDS),
+        boot_id=_first(host, ids.boot),
         kernel_version=kernel.release,
         os_image=_os_image(host),
         architecture=go_architecture(platform.machine()),
@@ -166,8 +178,8 @@ def _first(host: Path, candidates: tuple[str, ...]) -> str:
     """The content of the first of these files that can be read; the others are older places."""
     for candidate in candidates:
         try:
-            text = (host / candidate).read_text(encoding="utf-8", errors="replace")
-            return text.strip().strip("\0")
+            content = read_bounded(host / candidate.lstrip("/"), MAX_FILE_BYTES)
+            return content.decode(errors="replace").strip().strip("\0")
         except OSError:
             continue
     return ""

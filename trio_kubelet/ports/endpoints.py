@@ -37,7 +37,7 @@ from trio_kubelet.server import (
 from trio_kubelet.streaming import PodStreams, stream_routes
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.telemetry import Journal
-from trio_kubelet.telemetry.log import set_verbosity
+from trio_kubelet.telemetry.verbosity import set_verbosity
 
 FLAGS_PATH = "/debug/flags/v"
 PATHS = ("/configz", "/debug", "/healthz")

@@ -2,12 +2,13 @@
 
 Modules log with `structlog.get_logger()`, the sentence first, the facts as keywords. Text is for
 people: time, level, sentence, `key=value`. JSON has the keys that Kubernetes' programs share
-(`ts` in milliseconds, `v`, `logger`, `msg`, `err`). From `--v=4` on debug entries are written.
+(`ts` in milliseconds, `v`, `logger`, `msg`, `err`). From `--v=4` on debug entries are written
+(`verbosity.py`). With `splitStream` only warnings and errors go to stderr, all others to stdout.
 
 Writing never waits: what a full pipe does not take is kept (8 MiB at most) and tried again with
 the next entry, then dropped and counted. Values under telling names (`token`, `authorization`)
-are not written, long ones are cut. Where stderr is the journal of systemd, each entry has its
-priority there.
+are not written, long ones are cut. Where the journal of systemd reads, each entry has its priority
+there.
 """
 
 import atexit
@@ -24,12 +25,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from attrs import frozen
+
+from trio_kubelet.telemetry.verbosity import (
+    DEBUG_VERBOSITY,
+    drop_quiet_debug,
+    set_verbosity,
+    set_vmodule,
+)
 
 if TYPE_CHECKING:
     from trio_kubelet.config import Settings
-
-DEBUG_VERBOSITY = 4
-"""From this `--v` on, debug entries are written; klog's level for what developers look at."""
 
 SECRET_NAMES = frozenset(
     {
@@ -46,7 +52,10 @@ SECRET_NAMES = frozenset(
 MOST_CHARACTERS = 4096
 """Of one value; some come from containers and have no end."""
 MOST_TRACEBACK_CHARACTERS = 64 * 1024
+STDOUT = 1
 STDERR = 2
+QUIET_LEVELS = frozenset({"debug", "info"})
+"""The levels that a split log has on stdout."""
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 """Levels as syslog numbers them; journalctl shows and filters by them."""
 _KEPT_BYTES = 8 * 1024 * 1024
@@ -68,46 +77,61 @@ def log_health() -> str:
     return f"nobody has read the log for {seconds:.0f} s" if seconds > STUCK_SECONDS else ""
 
 
-def set_verbosity(verbosity: int) -> None:
-    """Write debug entries from now on, or no more of them, as `--v` says."""
-    structlog.configure(wrapper_class=_logger_class(verbosity))
+@frozen
+class _Stream:
+    """The place of entries, and their form there."""
 
-
-def _logger_class(verbosity: int) -> type[structlog.typing.BindableLogger]:
-    level = logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO
-    return structlog.make_filtering_bound_logger(level)
+    render: Renderer
+    write: Callable[[str], None]
 
 
 def configure_logging(settings: "Settings", write: Callable[[str], None] | None = None) -> None:
-    """Send the logs of the whole process to stderr, or to `write`, a line at a time.
+    """Send the logs of the whole process to stderr and stdout, or to `write`, a line at a time.
 
-    Format and verbosity are `settings.configuration.logging`. Libraries that log with the
+    Format, verbosity and streams are `settings.configuration.logging`. Libraries that log with the
     standard library are included from warnings up.
     """
     options = settings.configuration.logging
-    render: Renderer = render_json if options.format == "json" else render_text
-    if write is None:
-        if is_journal(STDERR, os.environ):
-            render = with_priority(render)
-        writer = PatientWriter(STDERR, render)
-        _writers[:] = [writer]
-        atexit.register(writer.flush, _FLUSH_SECONDS)
-        write = writer.write
+    is_json = options.format == "json"
+    render: Renderer = render_json if is_json else render_text
+    _writers.clear()
+    errors = _opened(STDERR, render) if write is None else _Stream(render, write)
+    by_format = options.options
+    splits = by_format.json.split_stream if is_json else by_format.text.split_stream
+    infos = _opened(STDOUT, render) if splits and write is None else errors
     structlog.configure(
         processors=[
+            drop_quiet_debug,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             _add_frame,
             _spell_out_exception,
             _hide_secrets,
             _cut_long_values,
-            lambda _logger, _name, entry: render(entry),
+            lambda _logger, _name, entry: _rendered(entry, infos, errors),
         ],
-        wrapper_class=_logger_class(options.verbosity),
-        logger_factory=lambda *names: _LineLogger(write, *names),
+        logger_factory=_LineLogger,
         cache_logger_on_first_use=False,
     )
+    set_vmodule(options.vmodule)
+    set_verbosity(options.verbosity)
     logging.basicConfig(handlers=[_Forward()], level=logging.WARNING, force=True)
+
+
+def _opened(descriptor: int, render: Renderer) -> _Stream:
+    """A stream of this process, which is emptied at its end."""
+    if is_journal(descriptor, os.environ):
+        render = with_priority(render)
+    writer = PatientWriter(descriptor, render)
+    _writers.append(writer)
+    atexit.register(writer.flush, _FLUSH_SECONDS)
+    return _Stream(render, writer.write)
+
+
+def _rendered(entry: Entry, infos: _Stream, errors: _Stream) -> tuple[tuple[Any, ...], Entry]:
+    """The arguments of a method of `_LineLogger`."""
+    stream = infos if entry["level"] in QUIET_LEVELS else errors
+    return (stream.render(entry), stream.write), {}
 
 
 def render_text(entry: Mapping[str, Any]) -> str:
@@ -235,14 +259,13 @@ class PatientWriter:
 class _LineLogger:
     """The sink of structlog's rendered lines, whatever the level."""
 
-    __slots__ = ("_write", "name")
+    __slots__ = ("name",)
 
-    def __init__(self, write: Callable[[str], None], name: str = "") -> None:
-        self._write = write
+    def __init__(self, name: str = "") -> None:
         self.name = name
 
-    def msg(self, message: str) -> None:
-        self._write(message)
+    def msg(self, line: str, write: Callable[[str], None]) -> None:
+        write(line)
 
     debug = info = warn = warning = error = exception = critical = fatal = log = msg
 

@@ -15,12 +15,15 @@ from trio_kubelet.config.flag_table import COLLECTOR_FLAGS, FLAGS
 from trio_kubelet.config.gates import KNOWN_GATES, Use, default_of, unheeded_gates
 from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.config.parts import (
+    FormatOptions,
     LoggingConfiguration,
+    OutputRoutingOptions,
     VModuleItem,
 )
 from trio_kubelet.config.settings import ConfigurationError, load
 from trio_kubelet.config.support import declared_fields, not_acted_on, support_of
 from trio_kubelet.config.support_page import page
+from trio_kubelet.k8s.quantity import Quantity
 from trio_kubelet.node.profile import IMPLEMENTED_FEATURES
 
 ROOT = Path(__file__).parents[3]
@@ -95,13 +98,17 @@ def test_what_is_acted_upon_is_not_named() -> None:
 def test_a_setting_in_a_part_is_named_by_its_path() -> None:
     configuration = evolve(
         KubeletConfiguration(),
-        logging=LoggingConfiguration(verbosity=4, vmodule=(VModuleItem(file_pattern="a"),)),
+        logging=LoggingConfiguration(
+            verbosity=4,
+            vmodule=(VModuleItem(file_pattern="a"),),
+            options=FormatOptions(text=OutputRoutingOptions(info_buffer_size=Quantity("1k"))),
+        ),
         system_reserved={"cpu": "1"},
         system_reserved_cgroup="/system",
         eviction_hard={},
     )
     assert set(not_acted_on(configuration, NodeOptions())) == {
-        "logging.vmodule",
+        "logging.options.text.infoBufferSize",
     }
 
 
@@ -248,7 +255,7 @@ def test_there_is_one_warning_for_all_of_them_without_values() -> None:
 
 
 @pytest.mark.parametrize("row", rows("kubelet-flags-1.36.tsv")[1:], ids=lambda row: row[0])
-def test_every_flag_sets_what_says_what_it_waits_for(row: list[str]) -> None:
+def test_every_flag_sets_what_says_why_it_does_nothing(row: list[str]) -> None:
     flag = FLAGS[row[0]]
     if flag.field:
         assert any(flag.field.startswith(each.path) for each in FIELDS)
@@ -278,7 +285,7 @@ def test_a_field_that_is_acted_on_is_read_and_no_other() -> None:
     found = reads()
     for each in FIELDS:
         if each.path not in DONE_WITH_WHEN_LOADED:
-            done = each.support == ACTED_ON or bool(each.support.so_far)
+            done = each.support == ACTED_ON or each.support.suffices is not None
             assert is_read(each.path, found) is done, each.path
 
 
@@ -300,13 +307,19 @@ def test_the_page_in_the_documentation_is_that_of_the_tables() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == page()
 
 
-def test_what_does_not_exist_yet_has_its_capability_on_the_page() -> None:
+def test_what_is_not_done_has_its_reason_on_the_page() -> None:
     lines = page().splitlines()
-    waiting = [(each.path, each.support.waits_for) for each in FIELDS]
-    waiting += [(name, gate.waits_for) for name, gate in KNOWN_GATES.items()]
-    for name, capability in waiting:
-        listed = any(line.startswith(f"| {capability} |") and f"`{name}`" in line for line in lines)
-        assert listed is bool(capability), name
+    explained = [(each.path, each.support.reason) for each in FIELDS]
+    explained += [(name, gate.reason or gate.waits_for) for name, gate in KNOWN_GATES.items()]
+    for name, why in explained:
+        listed = any(line.endswith(f"| {why} |") and f"`{name}`" in line for line in lines)
+        assert listed is bool(why), name
+
+
+def test_every_gate_that_is_as_if_off_says_why() -> None:
+    for name, gate in KNOWN_GATES.items():
+        explained = bool(gate.reason) + bool(gate.waits_for)
+        assert explained == (gate.use is Use.AS_IF_OFF), name
 
 
 def test_a_gate_that_is_on_by_default_and_off_here_is_bold_on_the_page() -> None:

@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.node.nodes import a_machine
+from trio_kubelet.config.flags import parse_flags
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.node.host import read_this_machine
 from trio_kubelet.node.machine import (
+    IdFiles,
     go_architecture,
     is_kernel_older_than,
     read_machine,
@@ -62,6 +66,33 @@ def test_what_cannot_be_read_is_empty(tmp_path: Path) -> None:
     host = a_host(tmp_path, "etc/machine-id", "etc/os-release", "sys/class/dmi/id/product_uuid")
     machine = read_machine(tmp_path, host)
     assert (machine.machine_id, machine.system_uuid, machine.os_image) == ("", "", "Linux")
+
+
+def test_the_first_of_the_named_files_that_can_be_read_tells_an_id(tmp_path: Path) -> None:
+    host = a_host(tmp_path)
+    (host / "etc/other-id").write_text("an-image-s-id\n")
+    ids = IdFiles(machine=("/no/such", "/etc/other-id", "/etc/machine-id"), boot=())
+    machine = read_machine(tmp_path, host, ids)
+    assert (machine.machine_id, machine.boot_id) == ("an-image-s-id", "")
+
+
+def test_a_file_that_never_ends_tells_no_id(tmp_path: Path) -> None:
+    host = a_host(tmp_path)
+    ids = IdFiles(machine=("/etc/endless",))
+    (host / "etc/endless").symlink_to("/dev/zero")
+    assert read_machine(tmp_path, host, ids).machine_id == ""
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [("--boot-id-file", "boot_id"), ("--machine-id-file", "machine_id")],
+)
+async def test_flags_name_the_files_of_ids(tmp_path: Path, flag: str, told: str) -> None:
+    host = a_host(tmp_path)
+    (host / "etc/other-id").write_text("of-a-flag")
+    command_line = parse_flags((f"{flag}=/no/such,/etc/other-id", "--hollow"))
+    settings = Settings(options=command_line.options)
+    assert getattr(await read_this_machine(settings, host), told) == "of-a-flag"
 
 
 def test_an_unlimited_number_of_tasks_is_unknown(tmp_path: Path) -> None:

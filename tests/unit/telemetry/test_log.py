@@ -19,9 +19,9 @@ from trio_kubelet.telemetry.log import (
     configure_logging,
     is_journal,
     render_text,
-    set_verbosity,
     with_priority,
 )
+from trio_kubelet.telemetry.verbosity import set_verbosity
 
 
 @pytest.fixture(autouse=True)
