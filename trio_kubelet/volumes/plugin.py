@@ -167,8 +167,8 @@ MAX_THREADS = 16
 """Of one kind: enough for many mounts at once, few enough for a disk that hangs."""
 MAX_THREADS_OF_NAMESPACE = 8
 MAX_THREADS_OF_POD = 4
-VOLUMES_AT_ONCE = 8
-"""Of one pod: some wait for the API server while others have the threads."""
+VOLUMES_AT_ONCE = 20
+"""Of one pod: most wait for drivers and for the API server while a few have the threads."""
 
 
 def _limiter() -> FairLimiter:

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import trio
 import trio.testing
+from attrs import evolve
 
 from lab.csi_driver import NAME
 from state_machines.backoff import BackoffPolicy
@@ -16,7 +18,9 @@ from trio_kubelet.k8s import (
     CSIVolumeSource,
     LocalObjectReference,
     ObjectMeta,
+    Pod,
     Secret,
+    VolumeMount,
 )
 from trio_kubelet.k8s.kinds import SECRETS
 from trio_kubelet.rpc import open_rpc_loop
@@ -40,6 +44,20 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = BackoffPolicy(initial_seconds=0.01, cap_seconds=0.01)
     monkeypatch.setattr(back_offs, "RETRY", policy)
+
+
+def with_volumes(count: int) -> Pod:
+    """A pod with so many volumes of the driver, each of its own."""
+    pod = a_pod()
+    (volume,), (container,) = pod.spec.volumes, pod.spec.containers
+    names = [f"v{number}" for number in range(count)]
+    mounts = tuple(VolumeMount(name=name, mount_path=f"/{name}") for name in names)
+    spec = evolve(
+        pod.spec,
+        volumes=tuple(evolve(volume, name=name) for name in names),
+        containers=(evolve(container, volume_mounts=mounts),),
+    )
+    return evolve(pod, spec=spec)
 
 
 async def test_a_volume_is_published_once_and_given_back_once(scene: Scene) -> None:
@@ -129,6 +147,26 @@ async def test_a_pod_that_ends_while_its_driver_hangs_gives_the_volume_back(scen
         await volumes.tear_down(UID)
         assert len(calls(driver, "NodeUnpublishVolume")) == 1
     assert not scene.folder.exists()
+
+
+async def test_twenty_volumes_of_a_pod_are_published_and_taken_away_side_by_side(
+    scene: Scene,
+) -> None:
+    scene.describe(EPHEMERAL)
+    scene.pod = with_volumes(20)
+    async with scene.driver() as driver:
+        volumes = scene.agent()
+        for method, work in (
+            ("NodePublishVolume", partial(volumes.prepare, scene.pod)),
+            ("NodeUnpublishVolume", partial(volumes.tear_down, UID)),
+        ):
+            driver.set_faults(**{method: {"hang": True}})
+            with trio.fail_after(60):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(work)
+                    while len(calls(driver, method, "begun")) < 20:
+                        await trio.testing.wait_all_tasks_blocked(0.01)
+                    nursery.cancel_scope.cancel()
 
 
 async def test_an_agent_that_was_killed_in_a_call_is_not_sure_and_asks_again(
