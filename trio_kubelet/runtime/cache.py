@@ -23,7 +23,8 @@ States = frozenset[tuple[str, str]]
 class RuntimeCache:
     """One owner (the agent), plain methods, and one that waits.
 
-    `on_observation` is called with what was known of a pod before, and what is stored now.
+    `on_observation` is called with what was known of a pod before, and what is stored now; of a
+    pod that is forgotten nothing is left.
     """
 
     def __init__(self) -> None:
@@ -96,13 +97,15 @@ class RuntimeCache:
         self._listed = trio.Event()
 
     def forget(self, uid: str) -> None:
-        """Drop a pod of which nothing is left."""
-        self._pods.pop(uid, None)
+        """Drop a pod of which nothing is left; observers are told of one that had something."""
+        known = self._pods.pop(uid, None)
         self._states.pop(uid, None)
         self._empty.discard(uid)
         event = self._newer.pop(uid, None)
         if event is not None:
             event.set()
+        if known is not None and not known.is_empty:
+            self.on_observation.call(known, evolve(known, sandboxes=(), containers=()))
 
     @contextmanager
     def suspend_inspection(self, uid: str) -> Iterator[None]:

@@ -140,6 +140,17 @@ def test_a_listing_that_is_older_than_the_observation_says_nothing() -> None:
     assert not cache.unlike({}, 2.0)
 
 
+def test_observers_see_what_a_forgotten_pod_had_go() -> None:
+    cache, seen = RuntimeCache(), list[tuple[int, int]]()
+    cache.put(observed(1.0))
+    cache.on_observation.add(
+        lambda before, after: seen.append((len(before.containers), len(after.containers)))
+    )
+    cache.forget("u")
+    cache.forget("u")
+    assert seen == [(1, 0)]
+
+
 def test_what_is_put_after_all_was_as_listed_is_compared_again() -> None:
     cache = RuntimeCache()
     listed = {"u": frozenset({("s", "ready"), ("c", "running")})}
