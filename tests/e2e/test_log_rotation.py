@@ -24,14 +24,16 @@ MIB = 1 << 20
 TEXT = b"x" * 80
 LINES_AT_ONCE = 20_000
 # In the log each line has its time, stream and tag, too: 130 bytes.
+# The pause begins with the lines, so that the time in which they are printed slows nothing down.
 PRINTS = f"""
 echo first
 until test -e /tmp/go; do sleep 0.1; done
 n=0
 while [ $n -lt {SECONDS * 2} ]; do
+  sleep 0.5 &
   seq $((n * {LINES_AT_ONCE} + 1)) $(((n + 1) * {LINES_AT_ONCE})) | sed 's/$/ {TEXT.decode()}/'
   n=$((n + 1))
-  sleep 0.5
+  wait
 done
 echo over
 """
