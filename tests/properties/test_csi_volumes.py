@@ -23,7 +23,7 @@ from tests.unit.volumes.csi_scene import NOT_ATTACHED, Scene, claiming, describe
 from trio_kubelet.csi.driver import DriverClient, NodeInfo
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.csi import v1 as csi
-from trio_kubelet.volumes import csi_volume, staged_volumes
+from trio_kubelet.volumes import csi_stages, csi_volume
 from trio_kubelet.volumes.plugin import VolumeBusy, VolumesNotReady
 from trio_kubelet.volumes.volumes import Volumes
 
@@ -247,7 +247,7 @@ def test_volumes_are_staged_published_and_undone_in_order_whatever_goes_wrong(
 ) -> None:
     model = Driver(faults)
     with tempfile.TemporaryDirectory() as folder, in_place(), ExitStack() as patches:
-        for module in (csi_volume, staged_volumes):
+        for module in (csi_stages, csi_volume):
             patches.enter_context(mock.patch.object(module, "is_mounted", model.is_mounted))
         clock = trio.testing.MockClock(autojump_threshold=0)
         trio.run(live, Path(folder), model, steps, clock=clock)

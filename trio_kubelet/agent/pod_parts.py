@@ -50,6 +50,7 @@ from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.volumes import (
     CSIParts,
+    CSIStages,
     NodeOfVolumes,
     PodFolders,
     PodStorage,
@@ -79,7 +80,8 @@ class PodParts:
 
     `sync` is what pods' tasks act with; housekeeping looks for remains of pods in
     `leftover_sources`; `recall` takes up what an earlier agent has told of the containers of a
-    static pod. `staged` are the volumes that CSI drivers have brought to the node.
+    static pod. `staged` are the volumes that are staged at the node, `csi_stages` those of CSI
+    drivers among them.
     """
 
     admission: Admission
@@ -91,6 +93,7 @@ class PodParts:
     recall: Recall
     cgroups: NodeCgroups
     staged: StagedVolumes
+    csi_stages: CSIStages
 
 
 async def ask_runtime(parts: NodeParts) -> AnsweredRuntime:
@@ -165,7 +168,8 @@ async def make_pod_parts(
         selinux=node.selinux,
         operations=parts.volume_operations,
     )
-    staged = StagedVolumes(csi, folders, cluster.references)
+    staged = StagedVolumes(parts.root, parts.journal, cluster.node, parts.volume_operations)
+    csi_stages = CSIStages(csi, folders, cluster.references, staged)
     volumes = local_volumes(
         folders,
         parts.resources.memory_for,
@@ -178,7 +182,7 @@ async def make_pod_parts(
         ),
         clock=parts.clock,
         privileged=parts.host.privileged,
-    ).with_csi(staged)
+    ).with_csi(csi_stages)
     await volumes.tell_found()
     namespaces = parts.settings.configuration.user_namespaces
     id_ranges = await PodIdRanges.open(
@@ -198,6 +202,7 @@ async def make_pod_parts(
         cgroups=cgroups,
         volumes=volumes,
         staged=staged,
+        csi_stages=csi_stages,
         id_ranges=id_ranges,
         claims=claims,
     )
@@ -215,6 +220,7 @@ class _Builder:
     cgroups: NodeCgroups
     volumes: Volumes
     staged: StagedVolumes
+    csi_stages: CSIStages
     id_ranges: PodIdRanges
     claims: ClaimManager
     files: FairLimiter = field(
@@ -279,6 +285,7 @@ class _Builder:
             recall=probes.recall,
             cgroups=self.cgroups,
             staged=self.staged,
+            csi_stages=self.csi_stages,
         )
 
     def _device_statuses(self, pod: Pod) -> Mapping[str, tuple[ResourceStatus, ...]]:

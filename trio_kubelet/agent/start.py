@@ -160,6 +160,7 @@ class Agent:
                 pod_parts = await make_pod_parts(parts, await ask_runtime(parts), cluster)
                 cluster.follow_volumes(pod_parts.staged)
                 await nursery.start(pod_parts.staged.run)
+                await nursery.start(pod_parts.csi_stages.run)
                 pods = self.make_pods(pod_parts, cluster, nursery)
                 self.monitoring.watch_pods(pods.tasks, pod_parts.probes, pods.resizing)
                 self.monitoring.watch_evictions(pods.evictions)

@@ -20,6 +20,7 @@ from trio_kubelet.volumes.collect import Collector
 from trio_kubelet.volumes.configuration import KINDS, ConfigurationVolume, VolumeParts
 from trio_kubelet.volumes.csi_records import PLUGIN
 from trio_kubelet.volumes.csi_requests import CSIParts
+from trio_kubelet.volumes.csi_stages import CSIStages
 from trio_kubelet.volumes.devices import LocalDevice
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
 from trio_kubelet.volumes.flex_volume import FlexDrivers, FlexVolumes
@@ -104,6 +105,7 @@ def local_volumes(
 __all__ = [
     "EPHEMERAL_PLUGINS",
     "CSIParts",
+    "CSIStages",
     "NodeOfVolumes",
     "PodFolders",
     "PodStorage",

@@ -53,6 +53,7 @@ from trio_kubelet.volumes.csi_requests import (
     is_owned_by_node,
     volume_key,
 )
+from trio_kubelet.volumes.csi_stages import CSIStages
 from trio_kubelet.volumes.devices import bind_device, link_device, tell_mapped, unbind_device
 from trio_kubelet.volumes.doubt_marks import CSI_MARKS, DoubtMarks
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders, plugin_folder
@@ -142,9 +143,10 @@ Published = PublishedFolder | PublishedDevice
 class CSIVolumes:
     """The plugin for the source `csi`, of pods and of persistent volumes."""
 
-    _staged: StagedVolumes
-    _folders: PodFolders
+    _stages: CSIStages
     _threads: VolumeThreads
+    _staged: StagedVolumes = field(init=False)
+    _folders: PodFolders = field(init=False)
     _parts: CSIParts = field(init=False)
     _requests: CSIRequests = field(init=False)
     _expansions: VolumeExpansions = field(init=False)
@@ -156,9 +158,10 @@ class CSIVolumes:
     name = PLUGIN
 
     def __attrs_post_init__(self) -> None:
-        self._parts, self._requests = self._staged.parts, self._staged.requests
-        self._expansions = self._staged.expansions
-        self._republications = self._staged.republications
+        stages = self._stages
+        self._staged, self._folders = stages.volumes, stages.folders
+        self._parts, self._requests = stages.parts, stages.requests
+        self._expansions, self._republications = stages.expansions, stages.republications
         self._ownership = VolumeOwnership(self._threads.owning, self._parts.recorder)
         self._parts.drivers.on_change.add(self._hurry)
 
@@ -194,7 +197,7 @@ class CSIVolumes:
             raise self._back_offs.failed(key, failure) from error
         mounted = evolve(mounted, selinux_relabel=relabels)
         if volume.persistent is not None:
-            self._staged.hold(uid, self._staged.place(volume))
+            self._staged.hold(uid, self._stages.stage(volume))
         self._look_after(pod, volume, place)
         if await self._wants_republishing(volume):
             republish = partial(self._republish, pod, volume, place, step)
@@ -252,7 +255,7 @@ class CSIVolumes:
             raise VolumeBusy(place.target.parent, why) from error
         call = partial(driver.unpublish, found.handle, str(place.target))
         device = place.name if isinstance(place, PublishedDevice) else ""
-        staged = stage_place(self._folders.root, found, device)
+        staged = self._stages.at(stage_place(self._folders.root, found, device))
         try:
             async with self._staged.one_call(staged):
                 await self._call(key, VolumeEvent.UNPUBLISH, call, threads)
@@ -307,7 +310,7 @@ class CSIVolumes:
         """Have a volume mounted, after it is staged. Raises what `set_up` makes errors of."""
         uid, key = pod.metadata.uid, volume_key(volume, pod.metadata.uid)
         if volume.persistent is not None:
-            await self._staged.stage(pod, volume)
+            await self._staged.stage(pod, volume, self._stages.stage(volume))
         driver = await self._driver(key.driver, volume.spec_name, "mounter.SetUpAt")
         spec = await self._requests.driver_settings(volume)
         capabilities = await driver.capabilities()
@@ -331,7 +334,7 @@ class CSIVolumes:
             if used is not None and expansion is not None:
                 await self._expansions.expand_new(used, expansion)
 
-        async with self._staged.one_call(self._staged.place(volume)):
+        async with self._staged.one_call(self._stages.stage(volume)):
             # Two volumes of a pod may have the same claim, and are set up at the same time.
             if self._walks[uid, place.name].state is VolumeState.PUBLISHED:
                 return
@@ -344,7 +347,7 @@ class CSIVolumes:
         """Return what is to be known of a volume that may grow; None if it is the pod's own."""
         if volume.persistent is None:
             return None
-        staged = self._staged.place(volume)
+        staged = self._stages.stage(volume).place
         return VolumeInUse(pod=pod, volume=volume, path=str(place.target), place=staged)
 
     def _look_after(self, pod: Pod, volume: ResolvedVolume, place: Published) -> None:
@@ -377,8 +380,8 @@ class CSIVolumes:
         self, pod: Pod, volume: ResolvedVolume, place: Published, step: str
     ) -> None:
         """Publish a volume once more, if its driver is there. Raises VolumeError."""
-        staged = self._staged.place(volume)
-        driver = self._parts.drivers.get(staged.key.driver)
+        staged = self._stages.stage(volume)
+        driver = self._parts.drivers.get(staged.place.key.driver)
         if driver is None:
             return
         try:
@@ -405,8 +408,10 @@ class CSIVolumes:
             return told
         return evolve(
             told,
-            staging_path=str(self._staged.place(volume).path) if STAGES in capabilities else "",
-            publish_context=await self._staged.publish_context(volume),
+            staging_path=str(self._stages.stage(volume).place.path)
+            if STAGES in capabilities
+            else "",
+            publish_context=await self._stages.publish_context(volume),
         )
 
     async def _driver(self, name: str, volume: str, step: str) -> DriverClient:

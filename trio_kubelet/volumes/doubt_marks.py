@@ -16,7 +16,7 @@ from trio_kubelet.volumes.folders import FOLDER_MODE
 
 CSI_MARKS = "csi_calls"
 """The folder of marks of CSI volumes below the root folder: by pod and volume."""
-CSI_STAGE_MARKS = f"{CSI_MARKS}/staged"
+STAGE_MARKS = f"{CSI_MARKS}/staged"
 """That of volumes which are staged: by driver and the volume's digest."""
 MAX_NAME_CHARACTERS = 200
 """A file's name has 255 bytes, and one that is being written a few more than the mark's."""

@@ -1,61 +1,40 @@
-"""Persistent volumes of CSI drivers at the node: attached and staged once for all their pods.
+"""Volumes that the node has once for all their pods: attached, staged, undone after the last.
 
 Each volume has a task, which walks the table `STAGE`: it waits until the controller has attached
-the volume, has the driver stage it when a pod needs it, and has that undone after the last pod. A
-pod counts as a user from before the volume is staged until it was unpublished for it. It does not
-wait for the end: a volume goes on being in use, for the controller, too, until it is unstaged.
+the volume, has it staged when a pod needs it, and has that undone after the last pod. How that is
+done is up to its kind (`csi_stages.py`, `disk_stages.py`). A pod counts as a user from before the
+volume is staged until it was unmounted for it. It does not wait for the end: a volume goes on being
+in use, for the controller, too, until it is unstaged.
 
-Record and mark (`csi_records.py`, `doubt_marks.py`) are on the disk before the driver is asked. An
+The kind's record and the mark (`doubt_marks.py`) are on the disk before a stage is begun. An
 agent that is started anew finds there which volumes are staged, which may be, and which pods use
-them. What no pod uses is unstaged then. As long as the file system is mounted anywhere else, it is
-not.
+them. What no pod uses is unstaged then.
 
 A volume that some pods have as a folder and others as a device is staged for each in a place of its
 own, by a task of its own; for the controller it is one.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
+from pathlib import Path
+from typing import Protocol
 
 import structlog
 import trio
 from attrs import define, field, frozen
 
 from state_machines.volume import STAGE, StageEvent, StageState
-from trio_kubelet.csi import DriverClient
 from trio_kubelet.k8s import Node, Pod
-from trio_kubelet.kernel.mountinfo import is_mounted
-from trio_kubelet.references import NoReferences, ObjectError, References
-from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.concurrency import BackgroundTasks
 from trio_kubelet.tasks.fair_limiter import ALL_PODS, FairLimiter, Share
 from trio_kubelet.tasks.retries import Retries
+from trio_kubelet.telemetry import Journal
 from trio_kubelet.telemetry.journal import Walk
 from trio_kubelet.volumes.back_offs import RETRY
-from trio_kubelet.volumes.csi_expansion import VolumeExpansions
-from trio_kubelet.volumes.csi_records import (
-    StagePlace,
-    mounts_of_staged,
-    recorded_stages,
-    recorded_users,
-    remove_stage,
-    remove_unrecorded_stages,
-    stage_place,
-    write_stage_record,
-)
-from trio_kubelet.volumes.csi_republishing import Republications
-from trio_kubelet.volumes.csi_requests import (
-    STAGES,
-    CSIParts,
-    CSIRequests,
-    NoDriverError,
-    volume_key,
-)
-from trio_kubelet.volumes.doubt_marks import CSI_STAGE_MARKS, DoubtMarks
-from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders
-from trio_kubelet.volumes.operations import UNMAP_DEVICE, UNMOUNT_DEVICE
+from trio_kubelet.volumes.doubt_marks import STAGE_MARKS, DoubtMarks
+from trio_kubelet.volumes.operations import VolumeOperations
 from trio_kubelet.volumes.plugin import MAX_THREADS, VolumeBackOff, VolumeError
 from trio_kubelet.volumes.resolved import (
     NodeFullError,
@@ -65,10 +44,64 @@ from trio_kubelet.volumes.resolved import (
 
 log = structlog.get_logger("volumes")
 
+Work = Callable[[], Awaitable[None]]
+
+
+class VolumeStage(Protocol):
+    """A place at the node where a volume is staged; two of the same place are equal."""
+
+    @property
+    def unique_name(self) -> str:
+        """The volume in the Node's `volumesInUse` and `volumesAttached`."""
+        ...
+
+    @property
+    def mark(self) -> tuple[str, str]:
+        """The two parts of the name of the volume's mark."""
+        ...
+
+    @property
+    def unstaging_name(self) -> tuple[str, str]:
+        """Plugin and operation, as metrics tell of it when the volume is unstaged."""
+        ...
+
+    async def is_attachable(self, volume: ResolvedVolume) -> bool:
+        """True if a controller attaches the volume to nodes. Raises VolumeError."""
+        ...
+
+    async def why_node_is_full(self) -> str:
+        """Return why the volume cannot be attached as the node has too many; "" if it may be."""
+        ...
+
+    async def begin_staging(self, pod: Pod, volume: ResolvedVolume) -> Work:
+        """Write the record, and return the work that stages the volume; both raise VolumeError.
+
+        The work may be done again, and cut off.
+        """
+        ...
+
+    async def begin_unstaging(self) -> Work:
+        """Return the work that undoes the stage and removes its record; both raise VolumeError."""
+        ...
+
+    def __hash__(self) -> int:
+        """Of the place."""
+        ...
+
+
+@frozen
+class LeftStages:
+    """The stages that an earlier agent has left on the disk, and which pods use which.
+
+    `stages` are True where it is sure that the volume is staged.
+    """
+
+    stages: Mapping[VolumeStage, bool]
+    users: Sequence[tuple[str, VolumeStage]]
+
+
 ATTACHED_SECONDS = 123.0
 """A pod waits so long for its volumes to be attached; then an event tells, and it waits again."""
-
-_MOUNT_DEVICE, _MAP_DEVICE = "MountVolume.MountDevice", "MapVolume.SetUpDevice"
 
 
 def next_step(
@@ -129,7 +162,7 @@ class _Failure:
 class _Volume:
     """A volume at the node; its task alone changes the state."""
 
-    place: StagePlace
+    stage: VolumeStage
     walk: Walk[StageState, StageEvent, None]
     users: dict[str, _Need | None] = field(factory=dict)
     """By the UIDs of pods; None where the volume is published already."""
@@ -138,7 +171,6 @@ class _Volume:
     """None until it is known."""
     no_room: str = ""
     """Why it cannot be attached, if the node has too many volumes."""
-    publish_context: Mapping[str, str] | None = None
     calls: trio.Lock = field(factory=trio.Lock)
     progress: trio.Event = field(factory=trio.Event)
     """Set and renewed whenever pods that wait should look again."""
@@ -159,44 +191,41 @@ class _Volume:
 
 @define(eq=False)
 class StagedVolumes:
-    """The persistent volumes of CSI drivers at this node.
+    """The volumes at this node that are staged, of all kinds.
 
     `on_ready` is called with the UID of a pod that may have stopped waiting for a volume which is
-    staged now, `on_use` when `in_use` has changed.
+    staged now, `on_use` when `in_use` has changed. `kinds` read off the disk what is left of each
+    kind; they block, and raise OSError.
     """
 
-    parts: CSIParts
-    _folders: PodFolders
-    _objects: References | NoReferences
-    requests: CSIRequests = field(init=False)
-    expansions: VolumeExpansions = field(init=False)
-    republications: Republications = field(init=False)
+    root: Path
+    """The root folder."""
+    _journal: Journal
+    _node_object: Callable[[], Node | None]
+    operations: VolumeOperations
+    kinds: list[Callable[[], LeftStages]] = field(init=False, factory=list)
     on_ready: Callbacks[[str]] = field(init=False, factory=Callbacks)
     on_use: Callbacks[[]] = field(init=False, factory=Callbacks)
-    _volumes: dict[StagePlace, _Volume] = field(init=False, factory=dict)
+    _volumes: dict[VolumeStage, _Volume] = field(init=False, factory=dict)
     _tasks: BackgroundTasks = field(init=False, factory=BackgroundTasks)
     _loaded: trio.Event = field(init=False, factory=trio.Event)
-    _threads: Share = field(init=False)
+    threads: Share = field(init=False)
+    """For the work of all volumes."""
 
     def __attrs_post_init__(self) -> None:
-        self.requests = CSIRequests(self.parts, self._objects)
-        self.expansions = VolumeExpansions(self.parts, self.requests, self._objects, self.one_call)
-        self.republications = Republications(self.parts.recorder, self.parts.look_seconds)
-        self._threads = FairLimiter(MAX_THREADS, MAX_THREADS).share(ALL_PODS)
+        self.threads = FairLimiter(MAX_THREADS, MAX_THREADS).share(ALL_PODS)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Tend the volumes until cancelled; started when what was left of them is known."""
-        stages, users = await self._threads.run_sync(self._left)
-        for place, state in stages.items():
-            self._add(place, state)
-        for uid, place in users:
-            self.hold(uid, place)
-        self.parts.drivers.on_change.add(self._hurry)
+        left = await self.threads.run_sync(self._left)
+        for each in left:
+            for stage, is_sure in each.stages.items():
+                self._add(stage, StageState.STAGED if is_sure else StageState.UNCERTAIN)
+            for uid, stage in each.users:
+                self.hold(uid, stage)
         self._loaded.set()
         self.on_use.call()
         async with trio.open_nursery() as nursery:
-            await nursery.start(self.expansions.run)
-            await nursery.start(self.republications.run)
             await nursery.start(self._tasks.run)
             task_status.started()
 
@@ -208,21 +237,21 @@ class StagedVolumes:
         if not self._loaded.is_set():
             return None
         used = (each for each in self._volumes.values() if each.attachable is not False)
-        return tuple(sorted({each.place.key.unique_name for each in used}))
+        return tuple(sorted({each.stage.unique_name for each in used}))
 
     def node_changed(self) -> None:
         """Look at the Node object: volumes may have been attached."""
         for volume in self._volumes.values():
             volume.changed.set()
 
-    async def stage(self, pod: Pod, volume: ResolvedVolume) -> None:
+    async def stage(self, pod: Pod, volume: ResolvedVolume, stage: VolumeStage) -> None:
         """Return when a volume is staged; the pod is one of its users from now on.
 
         Raises VolumeBackOff while the next try has to wait, UnattachedVolumeError, and
         NodeFullError. Cancelled or failed, the pod stays a user.
         """
         await self._loaded.wait()
-        tended = self._use(self.place(volume), pod.metadata.uid, _Need(pod, volume))
+        tended = self._use(stage, pod.metadata.uid, _Need(pod, volume))
         with trio.move_on_after(ATTACHED_SECONDS):
             while tended.walk.state is not StageState.STAGED:
                 failure = tended.failure
@@ -234,14 +263,9 @@ class StagedVolumes:
             return
         raise UnattachedVolumeError(volume.name, "context deadline exceeded")
 
-    def place(self, volume: ResolvedVolume) -> StagePlace:
-        """Return where a persistent volume is staged."""
-        device = volume.spec_name if volume.is_block else ""
-        return stage_place(self._folders.root, volume_key(volume, ""), device)
-
-    def hold(self, pod_uid: str, place: StagePlace) -> None:
-        """Count a pod as a user for which the volume is published."""
-        self._use(place, pod_uid, None)
+    def hold(self, pod_uid: str, stage: VolumeStage) -> None:
+        """Count a pod as a user for which the volume is mounted."""
+        self._use(stage, pod_uid, None)
 
     def release(self, pod_uid: str) -> None:
         """A pod does not use any volume any more; one that has used none is fine."""
@@ -252,44 +276,38 @@ class StagedVolumes:
                 if not volume.users:
                     volume.hurry.set()
 
-    def one_call(self, place: StagePlace) -> AbstractAsyncContextManager[None]:
+    def one_call(self, stage: VolumeStage) -> AbstractAsyncContextManager[None]:
         """Have a volume to oneself: one call about it at a time."""
-        volume = self._volumes.get(place)
+        volume = self._volumes.get(stage)
         return nullcontext() if volume is None else volume.calls
 
-    async def publish_context(self, volume: ResolvedVolume) -> Mapping[str, str]:
-        """Return what the attachment of a volume has told; asked for once.
-
-        The volume has users. Raises ObjectError, VolumeError.
-        """
-        tended = self._volumes[self.place(volume)]
-        if tended.publish_context is None:
-            attachable = await self._is_attachable(tended, volume)
-            key = tended.place.key
-            tended.publish_context = await self.requests.publish_context(key) if attachable else {}
-        return tended.publish_context
+    def hurry(self) -> None:
+        """Let volumes that have failed be tried at once: what they wait for may have come."""
+        for volume in self._volumes.values():
+            volume.hurry.set()
 
     @property
     def _marks(self) -> DoubtMarks:
-        return DoubtMarks(self._folders.root / CSI_STAGE_MARKS)
+        return DoubtMarks(self.root / STAGE_MARKS)
 
-    def _left(self) -> tuple[dict[StagePlace, StageState], tuple[tuple[str, StagePlace], ...]]:
+    def _left(self) -> Sequence[LeftStages]:
         """Read off the disk which volumes there are, and who uses which. Blocks; raises OSError."""
-        stages = {}
-        for place in recorded_stages(self._folders.root):
-            key = place.key
-            is_there = is_mounted(place.path) or bool(mounts_of_staged(place))
-            sure = is_there and not self._marks.is_made(key.driver, key.digest)
-            stages[place] = StageState.STAGED if sure else StageState.UNCERTAIN
-        remove_unrecorded_stages(self._folders.root)
-        self._marks.keep((place.key.driver, place.key.digest) for place in stages)
-        return stages, tuple(recorded_users(self._folders))
+        left = [look() for look in self.kinds]
+        found = {stage: sure for each in left for stage, sure in each.stages.items()}
+        self._marks.keep(stage.mark for stage in found)
+        doubted = {stage for stage in found if self._marks.is_made(*stage.mark)}
+        return [
+            LeftStages(
+                {s: sure and s not in doubted for s, sure in each.stages.items()}, each.users
+            )
+            for each in left
+        ]
 
-    def _use(self, place: StagePlace, pod_uid: str, need: _Need | None) -> _Volume:
+    def _use(self, stage: VolumeStage, pod_uid: str, need: _Need | None) -> _Volume:
         """Count a pod as a user; what it has already may be staged, though there is no record."""
-        volume = self._volumes.get(place)
+        volume = self._volumes.get(stage)
         if volume is None:
-            volume = self._add(place, StageState.UNSTAGED if need else StageState.UNCERTAIN)
+            volume = self._add(stage, StageState.UNSTAGED if need else StageState.UNCERTAIN)
         if not volume.users:
             volume.failure = None
             volume.hurry.set()
@@ -297,17 +315,12 @@ class StagedVolumes:
         volume.changed.set()
         return volume
 
-    def _add(self, place: StagePlace, state: StageState) -> _Volume:
-        walk = Walk(STAGE, state, self.parts.journal, place.key.unique_name)
-        volume = self._volumes[place] = _Volume(place, walk)
+    def _add(self, stage: VolumeStage, state: StageState) -> _Volume:
+        walk = Walk(STAGE, state, self._journal, stage.unique_name)
+        volume = self._volumes[stage] = _Volume(stage, walk)
         self._tasks.start(partial(self._tend, volume))
         self.on_use.call()
         return volume
-
-    def _hurry(self) -> None:
-        """Drivers have come or gone: who waits for one tries again."""
-        for volume in self._volumes.values():
-            volume.hurry.set()
 
     async def _tend(self, volume: _Volume) -> None:
         """Do what is to be done about a volume, until it is not here any more."""
@@ -323,9 +336,13 @@ class StagedVolumes:
                 await self._take(volume, step)
             except VolumeError as error:
                 problem = error
+            except OSError as error:  # Of the mark: the disk may be full.
+                name = volume.stage.unique_name
+                problem = VolumeError(name, str(error), "MountVolume.MountDevice")
             except Exception as error:
-                log.exception("volume task failed, will retry", volume=volume.place.key.unique_name)
-                problem = VolumeError(volume.place.key.handle, str(error), _MOUNT_DEVICE)
+                name = volume.stage.unique_name
+                log.exception("volume task failed, will retry", volume=name)
+                problem = VolumeError(name, str(error), "MountVolume.MountDevice")
             else:
                 retries.reset()
                 volume.tell()
@@ -333,7 +350,7 @@ class StagedVolumes:
             retries.warn(
                 log,
                 "volume operation failed, will retry",
-                volume=volume.place.key.unique_name,
+                volume=volume.stage.unique_name,
                 error=str(problem),
             )
             wait_seconds = retries.next_seconds()
@@ -342,7 +359,7 @@ class StagedVolumes:
             with trio.move_on_after(wait_seconds):
                 await volume.hurry.wait()
             volume.failure = None
-        del self._volumes[volume.place]
+        del self._volumes[volume.stage]
         self.on_use.call()
 
     async def _await_change(self, volume: _Volume) -> None:
@@ -352,7 +369,7 @@ class StagedVolumes:
             with trio.move_on_after(retries.next_seconds()):
                 await volume.changed.wait()
                 return
-            volume.no_room = await self.requests.why_node_is_full(volume.place.key)
+            volume.no_room = await volume.stage.why_node_is_full()
             if volume.no_room:
                 volume.tell()
         await volume.changed.wait()
@@ -361,7 +378,7 @@ class StagedVolumes:
         """See the function of this name. Raises VolumeError if it is not known what is needed."""
         attached = False
         if volume.need is not None:
-            name, node = volume.place.key.unique_name, self.parts.node_object()
+            name, node = volume.stage.unique_name, self._node_object()
             attachable = await self._is_attachable(volume, volume.need.volume)
             attached = not attachable or is_attached(node, name)
         return next_step(
@@ -374,8 +391,7 @@ class StagedVolumes:
     async def _is_attachable(self, volume: _Volume, needed: ResolvedVolume) -> bool:
         """True if a controller attaches the volume to nodes. Raises VolumeError."""
         if volume.attachable is None:
-            spec = await self.requests.driver_settings(needed)
-            volume.attachable = spec.attach_required is not False
+            volume.attachable = await volume.stage.is_attachable(needed)
             self.on_use.call()
         return volume.attachable
 
@@ -387,84 +403,24 @@ class StagedVolumes:
         async with volume.calls:
             need = volume.need
             if step is StageEvent.UNSTAGE:
-                plugin = self.parts.shown_plugin(volume.place.key.driver)
-                name = UNMOUNT_DEVICE if volume.place.device is None else UNMAP_DEVICE
-                with self.parts.operations.measured(plugin, name):
-                    await self._unstage(volume)
+                with self.operations.measured(*volume.stage.unstaging_name):
+                    await self._do(volume, step, await volume.stage.begin_unstaging())
             elif need is not None:
-                await self._stage(volume, need)
+                await self._do(
+                    volume, step, await volume.stage.begin_staging(need.pod, need.volume)
+                )
                 for uid in volume.users:
                     self.on_ready.call(uid)
 
-    async def _stage(self, volume: _Volume, need: _Need) -> None:
-        name, place = need.volume.spec_name, volume.place
-        with _errors_of(name, _MAP_DEVICE if place.device is not None else _MOUNT_DEVICE):
-            driver = await self._driver(place, "attacher.MountDevice")
-            capabilities = await driver.capabilities()
-            context = await self.publish_context(need.volume)
-            request = await self.requests.staging(
-                need.pod, need.volume, capabilities, context, place.path
-            )
-            # The record is first: without one nobody would remove the folder.
-            await self._threads.run_sync(partial(write_stage_record, place, self.parts.node))
-            await self._threads.run_sync(partial(make_folders, place.path, FOLDER_MODE))
-
-            async def stage() -> None:
-                if STAGES in capabilities:
-                    await driver.stage(request)
-
-            await self._call(volume, StageEvent.STAGE, stage)
-
-    async def _unstage(self, volume: _Volume) -> None:
-        place = volume.place
-        with _errors_of(place.key.handle, "UnmountDevice"):
-            driver = await self._driver(place, "attacher.UnmountDevice")
-            capabilities = await driver.capabilities()
-            others = await self._threads.run_sync(partial(mounts_of_staged, place))
-            if others:
-                shown = " ".join(map(str, others))
-                raise OSError(
-                    f"The device mount path {str(place.path)!r} is still mounted by other "
-                    f"references [{shown}]"
-                )
-
-            async def unstage() -> None:
-                if STAGES in capabilities:
-                    await driver.unstage(place.key.handle, str(place.path))
-                await self._threads.run_sync(partial(remove_stage, place))
-
-            await self._call(volume, StageEvent.UNSTAGE, unstage)
-            volume.publish_context = None
-
-    async def _driver(self, place: StagePlace, step: str) -> DriverClient:
-        try:
-            return await self.parts.driver(place.key.driver)
-        except NoDriverError as error:
-            words = f"kubernetes.io/csi: {step} failed to create newCsiDriverClient: {error}"
-            raise NoDriverError(words) from error
-
-    async def _call(
-        self, volume: _Volume, begins: StageEvent, call: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Make a call that changes the volume, and walk its states. Raises RpcError, OSError."""
-        owner, digest = volume.place.key.driver, volume.place.key.digest
-        await self._threads.run_sync(partial(self._marks.make, owner, digest))
+    async def _do(self, volume: _Volume, begins: StageEvent, work: Work) -> None:
+        """Do what changes the volume, and walk its states. Raises VolumeError, OSError."""
+        mark = volume.stage.mark
+        await self.threads.run_sync(partial(self._marks.make, *mark))
         volume.walk.step(begins)
         try:
-            await call()
+            await work()
         except BaseException:
             volume.walk.step(StageEvent.FAILED)
             raise
         volume.walk.step(StageEvent.SUCCEEDED)
-        await self._threads.run_sync(partial(self._marks.remove, owner, digest))
-
-
-@contextmanager
-def _errors_of(volume: str, step: str) -> Iterator[None]:
-    """Raise what goes wrong in a step as VolumeError, in the words of events."""
-    try:
-        yield
-    except RpcError as error:
-        raise VolumeError(volume, rpc_words(error.code, error.message), step) from error
-    except (OSError, ObjectError, NoDriverError) as error:
-        raise VolumeError(volume, str(error), step) from error
+        await self.threads.run_sync(partial(self._marks.remove, *mark))

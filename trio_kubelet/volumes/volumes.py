@@ -29,6 +29,7 @@ from trio_kubelet.tasks.concurrency import run_all_for_each, run_for_each
 from trio_kubelet.tasks.fair_limiter import ALL_PODS, Share
 from trio_kubelet.volumes.configuration import KINDS
 from trio_kubelet.volumes.csi_records import is_readable
+from trio_kubelet.volumes.csi_stages import CSIStages
 from trio_kubelet.volumes.csi_volume import CSIVolumes, Published
 from trio_kubelet.volumes.devices import unmap_devices
 from trio_kubelet.volumes.empty_dir import EmptyDir
@@ -56,7 +57,6 @@ from trio_kubelet.volumes.safe_open import (
     remove_in_pieces,
     remove_tree,
 )
-from trio_kubelet.volumes.staged_volumes import StagedVolumes
 
 log = structlog.get_logger("volumes")
 
@@ -92,15 +92,15 @@ class Volumes:
     _flex: FlexVolumes | None = None
     operations: VolumeOperations = field(factory=VolumeOperations)
 
-    def with_csi(self, staged: StagedVolumes) -> "Volumes":
+    def with_csi(self, stages: CSIStages) -> "Volumes":
         """Return the same with volumes of CSI drivers."""
-        csi = CSIVolumes(staged, self._folders, self._threads)
+        csi = CSIVolumes(stages, self._threads)
         return evolve(
             self,
             plugins={**self._plugins, "csi": csi},
             device_plugins={**self._device_plugins, "csi": csi},
             csi=csi,
-            operations=staged.parts.operations,
+            operations=stages.parts.operations,
         )
 
     async def prepare(self, pod: Pod) -> Mapping[str, MountedVolume]:

@@ -45,7 +45,7 @@ from trio_kubelet.references import References
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.telemetry import EventRecorder, Journal
 from trio_kubelet.telemetry.events import RecordedEvent
-from trio_kubelet.volumes import CSIParts, PodFolders, StagedVolumes, local_volumes
+from trio_kubelet.volumes import CSIParts, CSIStages, PodFolders, StagedVolumes, local_volumes
 from trio_kubelet.volumes.doubt_marks import CSI_MARKS
 from trio_kubelet.volumes.volumes import Volumes
 
@@ -82,6 +82,7 @@ class Scene:
     recorder: EventRecorder = field(init=False)
     usages: VolumeUsages = field(init=False)
     staged: StagedVolumes = field(init=False)
+    stages: CSIStages = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.usages = VolumeUsages(self.drivers, TrioClock(), 60.0)
@@ -129,8 +130,9 @@ class Scene:
         volumes = local_volumes(
             folders, lambda pod: 1 << 20, data=references, clock=TrioClock(), privileged=False
         )
-        self.staged = StagedVolumes(parts, folders, references)
-        return volumes.with_csi(self.staged)
+        self.staged = StagedVolumes(self.root, journal, lambda: self.node, parts.operations)
+        self.stages = CSIStages(parts, folders, references, self.staged)
+        return volumes.with_csi(self.stages)
 
     pod: Pod = field(factory=a_pod)
 
@@ -184,6 +186,7 @@ async def an_agent(scene: Scene) -> Volumes:
     """The volumes of an agent that was just started."""
     volumes = scene.agent()
     await scene.nursery.start(scene.staged.run)
+    await scene.nursery.start(scene.stages.run)
     return volumes
 
 

@@ -71,6 +71,7 @@ async def a_node(scene: Scene) -> Node:
     recorder = EventRecorder(Journal(TrioClock()), "node")
     volumes, facts = scene.agent(), node_facts(scene.root)
     await scene.nursery.start(scene.staged.run)
+    await scene.nursery.start(scene.stages.run)
     storage = PodStorage(volumes, NoReferences(), recorder, facts, FairLimiter(1, 1))
     node = Node(scene, storage)
     recorder.on_event.add(node.events.append)

@@ -41,6 +41,7 @@ async def test_a_claimed_volume_is_measured_where_it_is_mounted_until_its_pod_go
     with scene.driver_in_process(capabilities=(STAGES, MEASURES)) as driver:
         volumes = scene.agent()
         await scene.nursery.start(scene.staged.run)
+        await scene.nursery.start(scene.stages.run)
         for uid in ("a", "b"):
             await volumes.prepare(claiming(uid))
         await trio.sleep(61)

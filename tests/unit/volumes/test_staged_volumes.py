@@ -38,7 +38,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.k8s.kinds import SECRETS
 from trio_kubelet.rpc import open_rpc_loop
 from trio_kubelet.rpc.stubs.csi import v1 as csi
-from trio_kubelet.volumes import csi_requests, csi_volume, staged_volumes
+from trio_kubelet.volumes import csi_requests, csi_stages, csi_volume, staged_volumes
 from trio_kubelet.volumes.csi_records import (
     StagePlace,
     VolumeKey,
@@ -234,7 +234,7 @@ async def test_a_volume_whose_last_pod_goes_while_it_is_staged_is_unstaged(scene
 async def test_an_agent_that_starts_knows_who_uses_what_and_asks_for_nothing_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (staged_volumes, csi_volume):
+    for module in (csi_stages, csi_volume):
         monkeypatch.setattr(module, "is_mounted", lambda _: True)
     describe(scene)
     async with scene.driver(capabilities=(STAGES,)) as driver:
@@ -244,7 +244,7 @@ async def test_an_agent_that_starts_knows_who_uses_what_and_asks_for_nothing_aga
         await volumes.prepare(claiming("b"))
         assert order(driver) == ["Stage", "Publish", "Publish"]
         volumes = await an_agent(scene)
-        monkeypatch.setattr(staged_volumes, "is_mounted", lambda _: False)
+        monkeypatch.setattr(csi_stages, "is_mounted", lambda _: False)
         await volumes.tear_down("a")
         await volumes.tear_down("b")
         await until_unused(scene)
@@ -331,7 +331,7 @@ async def test_a_file_system_that_is_mounted_elsewhere_stays_staged(
         looked.set()
         return tuple(others)
 
-    monkeypatch.setattr(staged_volumes, "mounts_of_staged", mounts_of_staged)
+    monkeypatch.setattr(csi_stages, "mounts_of_staged", mounts_of_staged)
     describe(scene)
     async with scene.driver(capabilities=(STAGES,)) as driver:
         volumes = await an_agent(scene)

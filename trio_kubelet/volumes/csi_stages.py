@@ -1,0 +1,219 @@
+"""Persistent volumes of CSI drivers at the node: each is staged by its driver, once for all pods.
+
+Record and mark (`csi_records.py`, `doubt_marks.py`) are on the disk before the driver is asked. As
+long as the file system is mounted anywhere else than where it is staged, it is not unstaged.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+import trio
+from attrs import define, field, frozen
+
+from trio_kubelet.csi import DriverClient
+from trio_kubelet.k8s import Pod
+from trio_kubelet.kernel.mountinfo import is_mounted
+from trio_kubelet.references import NoReferences, ObjectError, References
+from trio_kubelet.rpc import RpcError, rpc_words
+from trio_kubelet.volumes.csi_expansion import VolumeExpansions
+from trio_kubelet.volumes.csi_records import (
+    StagePlace,
+    mounts_of_staged,
+    recorded_stages,
+    recorded_users,
+    remove_stage,
+    remove_unrecorded_stages,
+    stage_place,
+    write_stage_record,
+)
+from trio_kubelet.volumes.csi_republishing import Republications
+from trio_kubelet.volumes.csi_requests import (
+    STAGES,
+    CSIParts,
+    CSIRequests,
+    NoDriverError,
+    volume_key,
+)
+from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders
+from trio_kubelet.volumes.operations import UNMAP_DEVICE, UNMOUNT_DEVICE
+from trio_kubelet.volumes.plugin import VolumeError
+from trio_kubelet.volumes.resolved import ResolvedVolume
+from trio_kubelet.volumes.staged_volumes import LeftStages, StagedVolumes, VolumeStage, Work
+
+_MOUNT_DEVICE, _MAP_DEVICE = "MountVolume.MountDevice", "MapVolume.SetUpDevice"
+
+
+@frozen
+class CSIStage:
+    """A volume of a driver that is staged at a place."""
+
+    place: StagePlace
+    _stages: "CSIStages" = field(eq=False, repr=False)
+
+    @property
+    def unique_name(self) -> str:
+        """The volume in the Node's `volumesInUse` and `volumesAttached`."""
+        return self.place.key.unique_name
+
+    @property
+    def mark(self) -> tuple[str, str]:
+        """Its driver, and the volume's digest."""
+        return self.place.key.driver, self.place.key.digest
+
+    @property
+    def unstaging_name(self) -> tuple[str, str]:
+        """Plugin and operation, as metrics tell of it."""
+        name = UNMOUNT_DEVICE if self.place.device is None else UNMAP_DEVICE
+        return self._stages.parts.shown_plugin(self.place.key.driver), name
+
+    async def is_attachable(self, volume: ResolvedVolume) -> bool:
+        """True if a controller attaches the volume to nodes. Raises VolumeError."""
+        spec = await self._stages.requests.driver_settings(volume)
+        return spec.attach_required is not False
+
+    async def why_node_is_full(self) -> str:
+        """Return why the volume cannot be attached as the node has too many; "" if it may be."""
+        return await self._stages.requests.why_node_is_full(self.place.key)
+
+    async def begin_staging(self, pod: Pod, volume: ResolvedVolume) -> Work:
+        """Write the record, and return the call of the driver; both raise VolumeError."""
+        return await self._stages.begin_staging(pod, volume, self)
+
+    async def begin_unstaging(self) -> Work:
+        """Return the call of the driver that undoes the stage; both raise VolumeError."""
+        return await self._stages.begin_unstaging(self.place)
+
+
+@define(eq=False)
+class CSIStages:
+    """Persistent volumes of CSI drivers, as one kind of those that are staged."""
+
+    parts: CSIParts
+    folders: PodFolders
+    objects: References | NoReferences
+    volumes: StagedVolumes
+    requests: CSIRequests = field(init=False)
+    expansions: VolumeExpansions = field(init=False)
+    republications: Republications = field(init=False)
+    _contexts: dict[StagePlace, Mapping[str, str]] = field(init=False, factory=dict)
+    """Of volumes that are staged, or are being staged."""
+
+    def __attrs_post_init__(self) -> None:
+        self.requests = CSIRequests(self.parts, self.objects)
+        self.expansions = VolumeExpansions(
+            self.parts,
+            self.requests,
+            self.objects,
+            lambda place: self.volumes.one_call(self.at(place)),
+        )
+        self.republications = Republications(self.parts.recorder, self.parts.look_seconds)
+        self.volumes.kinds.append(self._left)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look after published volumes until cancelled, and hurry when drivers come or go."""
+        self.parts.drivers.on_change.add(self.volumes.hurry)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.expansions.run)
+            await nursery.start(self.republications.run)
+            task_status.started()
+
+    def at(self, place: StagePlace) -> CSIStage:
+        """Return what is staged at a place."""
+        return CSIStage(place, self)
+
+    def stage(self, volume: ResolvedVolume) -> CSIStage:
+        """Return where a persistent volume is staged."""
+        device = volume.spec_name if volume.is_block else ""
+        return self.at(stage_place(self.folders.root, volume_key(volume, ""), device))
+
+    async def publish_context(self, volume: ResolvedVolume) -> Mapping[str, str]:
+        """Return what the attachment of a volume has told; asked for once.
+
+        Raises ObjectError, VolumeError.
+        """
+        stage = self.stage(volume)
+        if stage.place not in self._contexts:
+            attachable = await stage.is_attachable(volume)
+            told = await self.requests.publish_context(stage.place.key) if attachable else {}
+            self._contexts[stage.place] = told
+        return self._contexts[stage.place]
+
+    async def begin_staging(self, pod: Pod, volume: ResolvedVolume, stage: CSIStage) -> Work:
+        """Write the record, and return the call of the driver; both raise VolumeError."""
+        name, place = volume.spec_name, stage.place
+        step = _MAP_DEVICE if place.device is not None else _MOUNT_DEVICE
+        with _errors_of(name, step):
+            driver = await self._driver(place, "attacher.MountDevice")
+            capabilities = await driver.capabilities()
+            context = await self.publish_context(volume)
+            try:
+                request = await self.requests.staging(
+                    pod, volume, capabilities, context, place.path
+                )
+                # The record is first: without one nobody would remove the folder.
+                threads = self.volumes.threads
+                await threads.run_sync(partial(write_stage_record, place, self.parts.node))
+                await threads.run_sync(partial(make_folders, place.path, FOLDER_MODE))
+            except BaseException:
+                # It may be detached before the next try.
+                self._contexts.pop(place, None)
+                raise
+
+        async def work() -> None:
+            with _errors_of(name, step):
+                if STAGES in capabilities:
+                    await driver.stage(request)
+
+        return work
+
+    async def begin_unstaging(self, place: StagePlace) -> Work:
+        """Return the call of the driver that undoes the stage; both raise VolumeError."""
+        handle, threads = place.key.handle, self.volumes.threads
+        with _errors_of(handle, "UnmountDevice"):
+            driver = await self._driver(place, "attacher.UnmountDevice")
+            capabilities = await driver.capabilities()
+            others = await threads.run_sync(partial(mounts_of_staged, place))
+            if others:
+                shown = " ".join(map(str, others))
+                raise OSError(
+                    f"The device mount path {str(place.path)!r} is still mounted by other "
+                    f"references [{shown}]"
+                )
+
+        async def work() -> None:
+            with _errors_of(handle, "UnmountDevice"):
+                if STAGES in capabilities:
+                    await driver.unstage(handle, str(place.path))
+                await threads.run_sync(partial(remove_stage, place))
+            self._contexts.pop(place, None)
+
+        return work
+
+    async def _driver(self, place: StagePlace, step: str) -> DriverClient:
+        try:
+            return await self.parts.driver(place.key.driver)
+        except NoDriverError as error:
+            words = f"kubernetes.io/csi: {step} failed to create newCsiDriverClient: {error}"
+            raise NoDriverError(words) from error
+
+    def _left(self) -> LeftStages:
+        """Read off the disk which volumes there are, and who uses which. Blocks; raises OSError."""
+        stages: dict[VolumeStage, bool] = {}
+        for place in recorded_stages(self.folders.root):
+            is_there = is_mounted(place.path) or bool(mounts_of_staged(place))
+            stages[self.at(place)] = is_there
+        remove_unrecorded_stages(self.folders.root)
+        users = [(uid, self.at(place)) for uid, place in recorded_users(self.folders)]
+        return LeftStages(stages, users)
+
+
+@contextmanager
+def _errors_of(volume: str, step: str) -> Iterator[None]:
+    """Raise what goes wrong in a step as VolumeError, in the words of events."""
+    try:
+        yield
+    except RpcError as error:
+        raise VolumeError(volume, rpc_words(error.code, error.message), step) from error
+    except (OSError, ObjectError, NoDriverError) as error:
+        raise VolumeError(volume, str(error), step) from error
