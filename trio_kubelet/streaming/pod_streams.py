@@ -239,7 +239,8 @@ class PodStreams:
         if not isinstance(found, SwitchedConnection):
             return found
         async with found.stream:
-            client = open_client(WebSocket(await request.switch_protocols(headers)))
+            stream = await request.switch_protocols(headers)
+            client = open_client(WebSocket(stream, request.place.turn))
             if isinstance(client, CommandClient):
                 await client.greet()
             await splice(client, found.stream, found.ahead, self._pieces, self.idle_seconds())

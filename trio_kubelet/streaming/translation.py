@@ -12,7 +12,7 @@ import trio
 
 from trio_kubelet.server.messages import Headers
 from trio_kubelet.streaming.spdy import SpdyFrames, data_frame, opened_streams, stream_id
-from trio_kubelet.streaming.websocket import WebSocket, offered_protocols
+from trio_kubelet.streaming.websocket import Piece, WebSocket, offered_protocols
 
 COMMAND_PROTOCOL = "v5.channel.k8s.io"
 TUNNEL_PROTOCOL = "SPDY/3.1+portforward.k8s.io"
@@ -66,9 +66,9 @@ class TunnelClient(_SpdyClient):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """The next bytes; none when the client has ended."""
-        while (piece := await self.websocket.receive(max_bytes)) is not None:
-            if piece.data:
-                return piece.data
+        while (pieces := await self.websocket.receive(max_bytes)) is not None:
+            if data := b"".join(piece.data for piece in pieces):
+                return data
         return b""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -101,17 +101,17 @@ class CommandClient(_SpdyClient):
         if not self._are_opened:
             self._are_opened = True
             return opened_streams([("streamtype", _STREAM_TYPES[each]) for each in self._channels])
-        while (piece := await self.websocket.receive(max_bytes)) is not None:
-            data = piece.data
-            if piece.begins:
-                self._channel = data[0] if data else None
-                data = data[1:]
-            if frames := self._frames(data):
+        while (pieces := await self.websocket.receive(max_bytes)) is not None:
+            if frames := b"".join(map(self._frames, pieces)):
                 return frames
         return b""
 
-    def _frames(self, data: bytes) -> bytes:
+    def _frames(self, piece: Piece) -> bytes:
         """The frames for a piece of a message; none for a channel that is not the client's."""
+        data = piece.data
+        if piece.begins:
+            self._channel = data[0] if data else None
+            data = data[1:]
         if not data:
             return b""
         if self._channel == CLOSE:

@@ -10,13 +10,14 @@ import struct
 from base64 import b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
-from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import trio
 from attrs import define, field, frozen
 
 from trio_kubelet.server.messages import HeaderPairs, Headers, RequestError
+from trio_kubelet.tasks.turns import Turn
 
 PROTOCOLS = "sec-websocket-protocol"
 VERSION = "13"
@@ -109,6 +110,11 @@ class WebSocketFrames:
     def feed(self, data: bytes) -> None:
         """Take bytes of the client."""
         self._buffer += data
+
+    @property
+    def has_more(self) -> bool:
+        """True if what has come already is not all read, or ends within a frame's head."""
+        return bool(self._buffer)
 
     def events(self) -> list[Piece | Control]:
         """What has come since, of some frames; empty if more has to come first.
@@ -214,26 +220,26 @@ def frame(data: bytes, opcode: int = _BINARY) -> bytes:
 
 
 class WebSocket:
-    """The messages of a client, over its connection. One task may read, others may send."""
+    """The messages of a client, over its connection. One task may read, others may send.
 
-    def __init__(self, client: trio.abc.Stream) -> None:
+    What has come is read some frames at a time: each time but the first waits for a `turn`.
+    """
+
+    def __init__(self, client: trio.abc.Stream, turn: Turn) -> None:
         self._client = client
+        self._turn = turn
         self._reader = WebSocketFrames()
-        self._waiting: deque[Piece] = deque()
         self._sending = trio.Lock()
         self._closed = False
         self._client_closed = False
 
-    async def receive(self, max_bytes: int | None) -> Piece | None:
-        """The next piece of a message; None when the client has closed, or broken the protocol.
+    async def receive(self, max_bytes: int | None) -> Sequence[Piece] | None:
+        """The next pieces of messages; None when the client has closed, or broken the protocol.
 
         At most `max_bytes` are received at a time. Raises trio.BrokenResourceError where the
         connection breaks.
         """
-        while not self._waiting:
-            if self._client_closed:
-                await self.close(NORMAL)
-                return None
+        while not self._client_closed:
             try:
                 events = self._reader.events()
             except WebSocketError:
@@ -244,16 +250,27 @@ class WebSocket:
                 if not data:
                     return None
                 self._reader.feed(data)
-            await trio.lowlevel.checkpoint()  # what is in hand may be thousands of small frames
-            for event in events:
-                if isinstance(event, Piece):
-                    self._waiting.append(event)
-                elif event.opcode == _PING:
-                    await self._send(frame(event.data, _PONG))
-                elif event.opcode == _CLOSE:
-                    self._client_closed = True
-                    break
-        return self._waiting.popleft()
+                continue
+            pieces = await self._answered(events)
+            if self._reader.has_more:  # It may be thousands of frames without content.
+                await self._turn()
+            if pieces:
+                return pieces
+        await self.close(NORMAL)
+        return None
+
+    async def _answered(self, events: Iterable[Piece | Control]) -> Sequence[Piece]:
+        """The pieces up to the close; pings are answered."""
+        pieces = []
+        for event in events:
+            if isinstance(event, Piece):
+                pieces.append(event)
+            elif event.opcode == _PING:
+                await self._send(frame(event.data, _PONG))
+            elif event.opcode == _CLOSE:
+                self._client_closed = True
+                break
+        return pieces
 
     async def send(self, *messages: bytes) -> None:
         """Send messages, each of its own. Raises trio.BrokenResourceError."""

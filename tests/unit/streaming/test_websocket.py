@@ -158,8 +158,25 @@ def test_protocols_are_offered_in_one_header_or_in_several() -> None:
 async def test_what_a_client_sends_right_before_its_close_is_received() -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     await theirs.send_all(masked(b"last words") + masked(struct.pack(">H", 1000), CLOSE))
-    client = WebSocket(ours)
-    assert await client.receive(None) == Piece(b"last words", begins=True)
+    client = WebSocket(ours, trio.lowlevel.checkpoint)
+    assert await client.receive(None) == [Piece(b"last words", begins=True)]
     assert await client.receive(None) is None
     assert await client.receive(None) is None
     assert await theirs.receive_some() == frame(struct.pack(">H", 1000), CLOSE)
+
+
+async def test_what_came_at_once_is_read_in_turns() -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
+
+    await theirs.send_all(masked(b"") * (3 * FRAMES_IN_A_TURN) + masked(b"x"))
+    client = WebSocket(ours, turn)
+    for number in (1, 2, 3):
+        assert await client.receive(None) == [Piece(b"", begins=True)] * FRAMES_IN_A_TURN
+        assert turns == number
+    assert await client.receive(None) == [Piece(b"x", begins=True)]
+    assert turns == 3
