@@ -14,7 +14,6 @@ from tests.unit.field_tables import (
     ROOT,
     Page,
     Row,
-    missing_capabilities,
     read_facts,
     short,
 )
@@ -44,12 +43,7 @@ from trio_kubelet.runtime.observed import ObservedUser
 from trio_kubelet.status import Failure, NodeIdentity
 from trio_kubelet.status.merge import merged_status
 
-FILLED, PASSED_ON, NOT_YET, LEFT_OUT = TREATMENTS = (
-    "filled",
-    "passed on",
-    "not yet",
-    "left out",
-)
+FILLED, PASSED_ON, LEFT_OUT = TREATMENTS = ("filled", "passed on", "left out")
 FACTS = read_facts("core.v1.PodStatus")
 PAGE = Page.read("pod-status.md", FACTS)
 
@@ -62,7 +56,9 @@ WEB = Container(
     resources=ResourceRequirements(requests=AMOUNTS, limits=AMOUNTS),
     volume_mounts=(MOUNT,),
 )
-NODE = NodeIdentity(host_ips=("10.0.0.1",), recursive_read_only=frozenset({""}))
+NODE = NodeIdentity(
+    host_ips=("10.0.0.1",), recursive_read_only=frozenset({""}), tells_image_digests=True
+)
 
 
 def full_pod(status: PodStatus | None = None, container: Container = WEB) -> Pod:
@@ -90,6 +86,7 @@ def full_status(pod: Pod) -> PodStatus:
             user=ObservedUser(uid=7, gid=8, supplemental_groups=(9,)),
             stop_signal="SIGUSR1",
             recursively_read_only=frozenset({"/v"}),
+            image_mounts={"/v": "tools@sha256:2"},
         ),
         instance("debug", RUNNING),
         sandboxes=(sandbox(),),
@@ -205,12 +202,3 @@ def test_every_condition_has_one_row() -> None:
     known = PodStatus(conditions=(theirs,))
     assert theirs in merged_status(known, full_status(full_pod(known))).conditions
     assert conditions["others"][0] == PASSED_ON
-
-
-def test_what_is_missing_is_named_among_what_is_not_there_yet() -> None:
-    missing = missing_capabilities()
-    left = {row.name: row.capability for row in PAGE.rows if row.treatment == NOT_YET}
-    for name, (here, why) in conditions_of_page().items():
-        if here == NOT_YET:
-            left[name] = why.partition(": ")[0]
-    assert [name for name, what in left.items() if not what or what.lower() not in missing] == []

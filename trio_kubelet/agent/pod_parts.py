@@ -242,7 +242,11 @@ class _Builder:
         statuses = StatusReporter(
             statuses=parts.statuses,
             clock=parts.clock,
-            node=NodeIdentity(host_ips=self.node.host_ips, runtime_name=self.runtime_name),
+            node=NodeIdentity(
+                host_ips=self.node.host_ips,
+                runtime_name=self.runtime_name,
+                tells_image_digests=self.parts.settings.gates["ImageVolumeWithDigest"],
+            ),
             allocations=parts.allocations,
             resizes=parts.resizes,
             devices=self._device_statuses,

@@ -138,7 +138,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "HostnameOverride": always(BETA),
     "ImageMaximumGCAge": GA,
     "ImageVolume": always(GA_UNLOCKED),
-    "ImageVolumeWithDigest": waiting("images", ALPHA),
+    "ImageVolumeWithDigest": ALPHA,
     "InPlacePodLevelResourcesVerticalScaling": BETA,
     "InPlacePodVerticalScaling": always(GA),
     "InPlacePodVerticalScalingExclusiveCPUs": waiting("resource managers", ALPHA),

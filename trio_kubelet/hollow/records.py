@@ -199,11 +199,21 @@ def container_status(container: HollowContainer, images: ImageStore) -> cri.Cont
         message=container.message,
         labels=dict(container.config.labels),
         annotations=dict(container.config.annotations),
-        mounts=list(container.config.mounts),
+        mounts=[_mount(each, images) for each in container.config.mounts],
         log_path=container.log_path,
         resources=cri.ContainerResources(linux=container.resources),
         user=_user(container),
     )
+
+
+def _mount(mount: cri.Mount, images: ImageStore) -> cri.Mount:
+    """A mount as it was asked for; that of an image says which one it is."""
+    image = images.resolve(mount.image.image) if mount.image.image else None
+    if image is None or not image.digests:
+        return mount
+    found = cri.Mount.FromString(bytes(mount))
+    found.image.image_ref = image.digests[0]
+    return found
 
 
 def encoded_status(container: HollowContainer, images: ImageStore) -> bytes:

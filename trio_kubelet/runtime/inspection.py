@@ -223,6 +223,11 @@ def observed_container(status: cri.ContainerStatus, sandbox_id: str) -> Observed
         recursively_read_only=frozenset(
             mount.container_path for mount in status.mounts if mount.recursive_read_only
         ),
+        image_mounts={
+            mount.container_path: mount.image.image_ref
+            for mount in status.mounts
+            if mount.image.image_ref
+        },
         resources=_observed_resources(status),
         annotations=status.annotations,
     )

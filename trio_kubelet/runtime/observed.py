@@ -60,6 +60,9 @@ class ObservedContainer:
     stop_signal: str = ""
     recursively_read_only: frozenset[str] = frozenset()
     """The paths in the container at which everything below a mount is read-only, too."""
+    image_mounts: Mapping[str, str] = field(factory=dict)
+    """The names with digest of the images that are mounted, by the paths in the container; empty
+    where the runtime does not tell."""
     resources: "ObservedResources | None" = None
     """None where the runtime does not tell (containerd 1.6)."""
     annotations: Mapping[str, str] = field(factory=dict)

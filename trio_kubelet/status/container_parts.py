@@ -12,6 +12,7 @@ from attrs import evolve
 from trio_kubelet.k8s import (
     Container,
     ContainerUser,
+    ImageVolumeStatus,
     LinuxContainerUser,
     MountPropagationMode,
     Pod,
@@ -20,6 +21,7 @@ from trio_kubelet.k8s import (
     ResourceRequirements,
     VolumeMount,
     VolumeMountStatus,
+    VolumeStatus,
 )
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.json_text import go_json
@@ -88,8 +90,13 @@ def _memory_limit(told: ObservedResources) -> Quantity | None:
 
 
 @lru_cache(16_384)  # A pod may have thousands, and two statuses are compared each time.
-def mount_status(name: str, mount_path: str, read_only: bool, recursive: bool) -> VolumeMountStatus:
-    """The status of a volume's mount; only read-only mounts say whether those below are, too."""
+def mount_status(
+    name: str, mount_path: str, read_only: bool, recursive: bool, image_ref: str = ""
+) -> VolumeMountStatus:
+    """The status of a volume's mount; only read-only mounts say whether those below are, too.
+
+    `image_ref` names the image of an image volume, with its digest.
+    """
     mode = ""
     if read_only:
         modes = RecursiveReadOnlyMode
@@ -99,6 +106,9 @@ def mount_status(name: str, mount_path: str, read_only: bool, recursive: bool) -
         mount_path=mount_path,
         read_only=read_only or None,
         recursive_read_only=mode,
+        volume_status=VolumeStatus(image=ImageVolumeStatus(image_ref=image_ref))
+        if image_ref
+        else None,
     )
 
 

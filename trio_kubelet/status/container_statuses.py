@@ -24,6 +24,7 @@ from trio_kubelet.k8s import (
     PodConditionType,
     ResourceRequirements,
     Time,
+    VolumeMount,
 )
 from trio_kubelet.k8s.image_reference import shown_name
 from trio_kubelet.runtime.config.mounts import path_in_container
@@ -164,10 +165,20 @@ def _blank_status(
                 context.recursive_read_only and asks_for_recursive_read_only(mount)
                 if made is None
                 else path_in_container(mount) in made.recursively_read_only,
+                _mounted_image(context, mount, made),
             )
             for mount in container.volume_mounts
         ),
     )
+
+
+def _mounted_image(
+    context: StatusContext, mount: VolumeMount, made: ObservedContainer | None
+) -> str:
+    """The image that is mounted, with its digest; empty if it is none, or is not to be told."""
+    if made is None or not context.of_pod.node.tells_image_digests:
+        return ""
+    return made.image_mounts.get(path_in_container(mount), "")
 
 
 def _unseen_status(

@@ -41,6 +41,8 @@ class NodeIdentity:
     host_ips: tuple[str, ...] = ()
     runtime_name: str = "containerd"
     recursive_read_only: frozenset[str] = frozenset()
+    tells_image_digests: bool = False
+    """Statuses tell the digests of image volumes (gate ImageVolumeWithDigest)."""
 
 
 @frozen(kw_only=True)

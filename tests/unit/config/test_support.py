@@ -152,8 +152,8 @@ def test_thresholds_that_have_no_effect_are_named_by_their_signal() -> None:
         ("featureGates: {EnvFiles: true}", []),
         ("featureGates: {EnvFiles: false}", ["featureGates.EnvFiles"]),
         (
-            "featureGates: {ImageVolumeWithDigest: true, CRIListStreaming: false}",
-            ["featureGates.ImageVolumeWithDigest"],
+            "featureGates: {NativeHistograms: true, CRIListStreaming: false}",
+            ["featureGates.NativeHistograms"],
         ),
         ("featureGates: {AtomicFIFO: false, WinDSR: true, KMSv1: true}", []),
     ],
@@ -178,8 +178,8 @@ def names_in_warning(arguments: list[str]) -> list[str]:
         (["--make-iptables-util-chains"], []),
         (["--make-iptables-util-chains=false"], []),
         (
-            ["--feature-gates=ImageVolumeWithDigest=true,EnvFiles=true"],
-            ["featureGates.ImageVolumeWithDigest"],
+            ["--feature-gates=NativeHistograms=true,EnvFiles=true"],
+            ["featureGates.NativeHistograms"],
         ),
         (["--max-pods=5"], []),
     ],

@@ -26,14 +26,17 @@ from trio_kubelet.k8s import (
     EphemeralContainer,
     FileKeySelector,
     HostAlias,
+    ImageVolumeSource,
     NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures,
     ObjectMeta,
     Pod,
     PodSpec,
+    Volume,
     VolumeMount,
 )
 from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.config.dns import MISSING_CLUSTER_DNS
 from trio_kubelet.runtime.config.environment import EnvironmentSources
@@ -134,6 +137,19 @@ async def test_mounts_are_recursively_read_only_where_the_sandboxes_handler_can_
             outcome = await at.open().sync(pod, observed, Future.resolved(inputs))
             made = [c.recursively_read_only for c in outcome.observed.containers]
             assert made == [paths] * count
+
+
+async def test_a_container_knows_the_digest_of_an_image_that_it_mounts(tmp_path: Path) -> None:
+    mount = VolumeMount(name="tools", mount_path="/tools")
+    volume = Volume(name="tools", image=ImageVolumeSource(reference="busybox"))
+    mounting = Container(name="c", image="busybox", volume_mounts=(mount,))
+    pod = evolve(POD, spec=evolve(POD.spec, containers=(mounting,), volumes=(volume,)))
+    named = cri.ImageSpec(image="busybox", user_specified_image="busybox")
+    inputs = PodInputs(volumes={"tools": PreparedVolume(image=named)})
+    async with node(tmp_path) as at:
+        outcome = await at.open().sync(pod, await at.look(pod), Future.resolved(inputs))
+    (container,) = outcome.observed.containers
+    assert container.image_mounts == {"/tools": container.image_ref}
 
 
 async def test_a_sandbox_is_made_before_its_containers_have_what_they_need(

@@ -61,3 +61,19 @@ def test_a_container_that_was_made_shows_how_its_mounts_were_made() -> None:
         for able in (frozenset({""}), frozenset[str]())
     ]
     assert shown == ["Disabled", "Disabled", "Enabled", "Enabled"]
+
+
+def test_an_image_volume_has_the_digest_that_the_runtime_tells_where_the_gate_is_on() -> None:
+    mount = VolumeMount(name="tools", mount_path="/tools/")
+    pod = a_pod(containers=(Container(name="c", volume_mounts=(mount,)),))
+    told = seen(instance("c", RUNNING, image_mounts={"/tools": "docker.io/tools@sha256:1"}))
+    for on, observed, image in (
+        (True, told, "docker.io/tools@sha256:1"),
+        (False, told, ""),
+        (True, seen(instance("c", RUNNING)), ""),
+        (True, NOTHING, ""),
+    ):
+        status = status_of(pod, observed, node=NodeIdentity(tells_image_digests=on))
+        ((shown,),) = (each.volume_mounts for each in status.container_statuses)
+        found = shown.volume_status and shown.volume_status.image
+        assert (found.image_ref if found else "") == image
