@@ -10,7 +10,7 @@ import faulthandler
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,8 +126,12 @@ def _hangups() -> Iterator[AsyncIterator[int]]:
 
 
 async def _run_agent(agent: Agent) -> None:
-    """Run it with its sockets for plugins, which have gone before the loop that serves them."""
-    async with trio.open_nursery() as nursery:
+    """Run it with its sockets for plugins, which have gone before the loop that serves them.
+
+    Traces are sent meanwhile, those of its end last.
+    """
+    traces = agent.parts.traces
+    async with traces.sent() if traces else nullcontext(), trio.open_nursery() as nursery:
         nursery.start_soon(agent.serve_plugins)
         await agent.run()
         nursery.cancel_scope.cancel()

@@ -80,13 +80,8 @@ class Agent:
             await self._run_parts()
 
     async def serve_plugins(self) -> None:
-        """Answer on the sockets that speak gRPC, inside `open_rpc_loop()`, until cancelled.
-
-        Traces are sent meanwhile.
-        """
+        """Answer on the sockets that speak gRPC, inside `open_rpc_loop()`, until cancelled."""
         async with trio.open_nursery() as nursery:
-            if self.parts.traces is not None:
-                nursery.start_soon(self.parts.traces.run)
             await self.parts.devices.plugins.running.wait()
             nursery.start_soon(self.parts.device_registration.run)
             nursery.start_soon(self.parts.pod_resources.run)

@@ -1,8 +1,11 @@
 """Traces of the agent's work, where `tracing` is configured."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
+import structlog
+import trio
 from attrs import frozen
 
 from trio_kubelet import __version__
@@ -14,7 +17,11 @@ from trio_kubelet.server.traced import traced
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tracing import SpanQueue, TracedTransport, Tracer
 
+log = structlog.get_logger("tracing")
+
 MOST_ANSWER_BYTES = 64 << 10
+END_SECONDS = 2.0
+"""The time for what is left to be sent when the agent ends."""
 SERVICE = "kubelet"
 """The name by which the spans of a node are found, whoever is its kubelet."""
 
@@ -28,8 +35,28 @@ class Traces:
     queue: SpanQueue
     tracer: Tracer
 
-    async def run(self) -> None:
-        """Send spans, inside `open_rpc_loop()`, until cancelled."""
+    @asynccontextmanager
+    async def sent(self) -> AsyncIterator[None]:
+        """Send spans while the body runs, inside `open_rpc_loop()`, and what is left after it.
+
+        What is done while the body is cancelled is sent, too.
+        """
+        async with trio.open_nursery() as nursery:
+            sending = trio.CancelScope(shield=True)
+            nursery.start_soon(self._send, sending)
+            try:
+                yield
+            finally:
+                self.queue.close()
+                sending.deadline = trio.current_time() + END_SECONDS
+
+    async def _send(self, scope: trio.CancelScope) -> None:
+        with scope:
+            await self._run()
+        if scope.cancelled_caught:
+            log.warning("last traces were not sent in time", seconds=END_SECONDS)
+
+    async def _run(self) -> None:
         # Here, because other nodes need none of it.
         from trio_kubelet.tracing.exporter import TraceExporter
 

@@ -206,6 +206,7 @@ class Channel(Transport):
             where = {"path": self._place}
         self._grpc = GrpcChannel(
             **where,
+            look_ups=self._loop.look_ups,
             codec=BytesCodec(),
             config=WINDOWS if is_trusted else SMALL_WINDOWS,
             budget=None if is_trusted else self._loop.frames,

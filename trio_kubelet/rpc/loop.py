@@ -37,6 +37,8 @@ class RpcLoop:
         """For the frames of all peers that are not trusted."""
         self.decoding = trio.CapacityLimiter(1)
         """For the messages of those peers that are not small."""
+        self.look_ups = trio.CapacityLimiter(1)
+        """For threads that look names up, and may hang in it after nobody waits for them."""
         self._open: set[_Closable] = set()
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:

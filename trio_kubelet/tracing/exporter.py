@@ -32,17 +32,22 @@ class TraceExporter:
         self._rejects = False
 
     async def run(self, connect: Callable[[], Channel]) -> None:
-        """Send spans for ever, after a failure over another channel that `connect` opens.
+        """Send spans until the queue is over; after a failure over another channel (`connect`).
 
         Cancelled, what has not been sent is lost.
         """
-        while True:
+        while not self._queue.is_over:
             channel = connect()
             try:
-                while await self._export(channel, await self._queue.take(PERIOD_SECONDS)):
-                    pass
+                await self._export_over(channel)
             finally:
                 channel.close()  # A collector that was unplugged would be believed in for long.
+
+    async def _export_over(self, channel: Channel) -> None:
+        """Send spans until the queue is over or some were not taken."""
+        while not self._queue.is_over:
+            if not await self._export(channel, await self._queue.take(PERIOD_SECONDS)):
+                return
 
     async def _export(self, channel: Channel, batch: Sequence[Span]) -> bool:
         """Send spans; False if they were not taken."""

@@ -17,10 +17,21 @@ class SpanQueue:
     def __init__(self) -> None:
         self._spans: deque[Span] = deque()
         self._enough = trio.Event()
+        self._is_closed = False
         self.on_dropped: Callbacks[[int]] = Callbacks()
 
     def __len__(self) -> int:
         return len(self._spans)
+
+    @property
+    def is_over(self) -> bool:
+        """True if it was closed and all was taken."""
+        return self._is_closed and not self._spans
+
+    def close(self) -> None:
+        """Have what there is taken without waiting for more."""
+        self._is_closed = True
+        self._enough.set()
 
     def put(self, span: Span) -> None:
         """Take a span, or drop it where there are too many."""
@@ -36,6 +47,6 @@ class SpanQueue:
         with trio.move_on_after(seconds):
             await self._enough.wait()
         batch = [self._spans.popleft() for _ in range(min(BATCH_SPANS, len(self._spans)))]
-        if len(self._spans) < BATCH_SPANS and self._enough.is_set():
+        if len(self._spans) < BATCH_SPANS and self._enough.is_set() and not self._is_closed:
             self._enough = trio.Event()
         return batch

@@ -1,5 +1,7 @@
 """Spans on their way: to a collector and to a runtime, both real servers of gRPC."""
 
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -15,6 +17,7 @@ from structlog.testing import capture_logs
 
 from tests.trio_clock import TrioClock
 from tests.unit.server.serving import client
+from trio_kubelet.agent import traces as agent_traces
 from trio_kubelet.agent.traces import Traces, make_traces, traced_routes, traced_transport
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.parts import TracingConfiguration
@@ -43,12 +46,15 @@ class Collector:
         self.error: RpcError | None = None
         self.rejected = 0
         self.taken = trio.Event()
+        self.hangs = False
 
     async def export(
         self, request: collector.ExportTraceServiceRequest
     ) -> collector.ExportTraceServiceResponse:
         await trio.lowlevel.checkpoint()
         self.taken.set()
+        if self.hangs:
+            await trio.sleep_forever()
         if self.error is not None:
             raise self.error
         self.requests.append(request)
@@ -186,8 +192,11 @@ async def test_a_collector_that_is_away_holds_nobody_up(rpc_loop: RpcLoop, tmp_p
     assert len(queue) == 0
 
 
-async def test_a_collector_in_the_network_is_found_by_its_port(rpc_loop: RpcLoop) -> None:
-    service = Collector()
+@asynccontextmanager
+async def collecting_in_the_network(
+    rpc_loop: RpcLoop, service: Collector, address: str
+) -> AsyncIterator[int]:
+    """The port of a collector at an address."""
 
     class Service(collector.TraceServiceBase):
         async def export(
@@ -197,23 +206,95 @@ async def test_a_collector_in_the_network_is_found_by_its_port(rpc_loop: RpcLoop
             return collector.ExportTraceServiceResponse()
 
     server = grpclib.server.Server([Service()])
-    await rpc_loop.run(server.start("127.0.0.1", 0))
+    await rpc_loop.run(server.start(address, 0))
     listening: Any = server._server
-    port = listening.sockets[0].getsockname()[1]
-    traces = traces_to(f"127.0.0.1:{port}")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(traces.run)
-        with traces.tracer.span("s"):
-            pass
-        await until(lambda: service.spans)
-        nursery.cancel_scope.cancel()
+    yield listening.sockets[0].getsockname()[1]
     server.close()
     await rpc_loop.run(server.wait_closed())
+
+
+async def test_a_collector_in_the_network_is_found_by_its_port(rpc_loop: RpcLoop) -> None:
+    service = Collector()
+    async with collecting_in_the_network(rpc_loop, service, "127.0.0.1") as port:
+        traces = traces_to(f"127.0.0.1:{port}")
+        async with traces.sent():
+            with traces.tracer.span("s"):
+                pass
+            await until(lambda: service.spans)
     about = service.requests[0].resource_spans[0].resource.attributes
     assert {each.key: each.value.string_value for each in about}.items() >= {
         ("service.name", "kubelet"),
         ("host.name", "node-1"),
     }
+
+
+async def test_what_is_done_while_the_agent_ends_is_sent_before_it_has_ended(
+    rpc_loop: RpcLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, "PERIOD_SECONDS", 3600.0)
+    service = Collector()
+    async with collecting(tmp_path, service) as endpoint:
+        traces = traces_to(endpoint)
+        with trio.CancelScope() as agent:
+            async with traces.sent():
+                with traces.tracer.span("sync"):
+                    agent.cancel()
+                    await trio.sleep_forever()
+    assert [each.name for each in service.spans] == ["sync"]
+
+
+async def test_a_collector_that_hangs_holds_the_end_up_for_no_longer_than_its_bound(
+    rpc_loop: RpcLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_traces, "END_SECONDS", 0.1)
+    service = Collector()
+    service.hangs = True
+    with capture_logs() as logs:
+        async with collecting(tmp_path, service) as endpoint:
+            traces = traces_to(endpoint)
+            async with traces.sent():
+                with traces.tracer.span("sync"):
+                    pass
+    assert [each["event"] for each in logs] == ["last traces were not sent in time"]
+
+
+async def test_the_end_waits_for_no_resolver_that_hangs(
+    rpc_loop: RpcLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_traces, "END_SECONDS", 0.1)
+    asked, ended, were_waited_for = threading.Event(), threading.Event(), list[str]()
+
+    def hang(host: str, *_: object, **__: object) -> list[Any]:
+        asked.set()
+        if not ended.wait(20):
+            were_waited_for.append(host)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    traces = traces_to("collector.invalid:4317")
+    async with traces.sent():
+        with traces.tracer.span("sync"):
+            pass
+        await until(asked.is_set)
+    ended.set()
+    assert were_waited_for == []
+
+
+async def test_the_next_address_of_a_collector_is_tried_where_one_does_not_answer(
+    rpc_loop: RpcLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Collector()
+    async with collecting_in_the_network(rpc_loop, service, "127.0.0.2") as port:
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+            for address in ("127.0.0.3", "127.0.0.2")
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        traces = traces_to(f"collector.invalid:{port}")
+        async with traces.sent():
+            with traces.tracer.span("sync"):
+                pass
+            await until(lambda: service.spans)
 
 
 def traces_to(endpoint: str | None = None, rate: int | None = MILLION) -> Traces:
