@@ -142,6 +142,22 @@ async def test_the_first_pod_gives_the_files_to_its_group(
         assert (disk / "precious/data").stat().st_gid == 4321
 
 
+async def test_of_pods_that_come_together_one_gives_the_files_to_its_group(
+    cluster: Cluster, disk: Path, volumes: Volumes
+) -> None:
+    bind(cluster, disk)
+    for number in range(200):
+        (disk / f"precious/{number}").touch()
+    async with trio.open_nursery() as nursery:
+        for uid, group in (("u1", 4321), ("u2", 1234)):
+            pod = claiming_pod(uid)
+            context = PodSecurityContext(fs_group=group)
+            spec = evolve(pod.spec, security_context=context)
+            nursery.start_soon(volumes.prepare, evolve(pod, spec=spec))
+    groups = {each.stat().st_gid for each in disk.rglob("*")}
+    assert len(groups) == 1
+
+
 async def test_a_mount_in_use_keeps_the_data(
     cluster: Cluster, disk: Path, folders: PodFolders, volumes: Volumes
 ) -> None:

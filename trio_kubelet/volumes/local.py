@@ -11,13 +11,14 @@ import stat
 from functools import partial
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 
 from trio_kubelet.k8s import LocalVolumeSource, Pod
 from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.tasks.fair_limiter import Share
+from trio_kubelet.tasks.keyed_locks import KeyedLocks
 from trio_kubelet.telemetry import EventRecorder, EventType
-from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders, plugin_folder
+from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders
 from trio_kubelet.volumes.mount import bind_with_options
 from trio_kubelet.volumes.ownership import VolumeOwnership
 from trio_kubelet.volumes.payload import fs_group
@@ -35,6 +36,8 @@ class LocalVolume:
     _threads: VolumeThreads
     _ownership: VolumeOwnership
     _recorder: EventRecorder | None = None
+    _volumes: KeyedLocks[Path] = field(init=False, factory=KeyedLocks)
+    """By the volume's folder: who looks whether others use it has it until its mount is made."""
 
     async def set_up(self, pod: Pod, volume: ResolvedVolume) -> MountedVolume:
         """Bind the folder; raises VolumeError. A mount that was begun is finished."""
@@ -47,7 +50,8 @@ class LocalVolume:
             selinux_relabel=True,
         )
         try:
-            await self._mount(pod, volume, source, folder)
+            async with self._volumes.held(source):
+                await self._mount(pod, volume, source, folder)
         except (OSError, ValueError) as error:
             raise VolumeError(volume.spec_name, str(error)) from error
         return mounted
@@ -74,7 +78,7 @@ class LocalVolume:
         if group is None or volume.read_only:
             return
         share = self._threads.host_paths.share_of(pod.metadata)
-        if not await share.run_sync(partial(_is_used, volume.spec_name)):
+        if not await share.run_sync(partial(_is_used_elsewhere, folder)):
             shown = str(folder.relative_to(self._folders.pods))
             await self._ownership.give(pod, source, shown)
             return
@@ -107,10 +111,12 @@ def _is_mount_point(folder: Path) -> bool:
     return any(each.path == real for each in mount_points(real))
 
 
-def _is_used(name: str) -> bool:
-    """True if the volume of that name is mounted for a pod."""
-    place = Path(plugin_folder(LocalVolume.name)) / name
-    return any(each.path.parts[-2:] == place.parts for each in mount_points(place))
+def _is_used_elsewhere(folder: Path) -> bool:
+    """True if the volume of a pod's folder is mounted for another pod of this node, too."""
+    real = folder.parent.resolve() / folder.name
+    plugin, name = real.parts[-2:]
+    others = mount_points(Path(plugin) / name)
+    return any(each.path.parts[-2:] == (plugin, name) and each.path != real for each in others)
 
 
 def _bind(source: Path, folder: Path, volume: ResolvedVolume) -> None:

@@ -11,8 +11,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections import Counter
-from collections.abc import AsyncIterator, Generator
+from collections.abc import Generator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -23,6 +22,7 @@ from attrs import define, field, frozen
 from trio_kubelet.k8s import Pod, PodFSGroupChangePolicy
 from trio_kubelet.tasks.concurrency import run_concurrently
 from trio_kubelet.tasks.fair_limiter import FairLimiter
+from trio_kubelet.tasks.keyed_locks import KeyedLocks
 from trio_kubelet.telemetry import EventRecorder, EventType
 from trio_kubelet.volumes.safe_open import FILES_IN_A_PIECE, enter_folder, folder_identity
 
@@ -34,19 +34,21 @@ _ADVICE = (
     "#configure-volume-permission-and-ownership-change-policy-for-pods"
 )
 
-_WRITE, _READ, _ENTER = 0o660, 0o440, 0o110
+FOLDERS_AT_ONCE = 20_000
+"""Names of folders in one folder that are kept; a container may make millions."""
+
+_WRITE, _ENTER = 0o660, 0o110
 
 
 @frozen(kw_only=True)
 class GroupAccess:
-    """The group that a volume is given to, and whether it may write there."""
+    """The group that a volume is given to, which may read and write there."""
 
     group: int
-    read_only: bool = False
 
     def mode(self, mode: int) -> int:
         """Return the permissions of a file or folder that the group can use, by those it has."""
-        wanted = stat.S_IMODE(mode) | (_READ if self.read_only else _WRITE)
+        wanted = stat.S_IMODE(mode) | _WRITE
         return wanted | stat.S_ISGID | _ENTER if stat.S_ISDIR(mode) else wanted
 
     def fits(self, root: os.stat_result) -> bool:
@@ -60,10 +62,9 @@ class VolumeOwnership:
 
     _threads: FairLimiter
     _recorder: EventRecorder | None = None
-    _locks: dict[Path, trio.Lock] = field(init=False, factory=dict)
-    _waiting: Counter[Path] = field(init=False, factory=Counter)
+    _walks: KeyedLocks[Path] = field(init=False, factory=KeyedLocks)
 
-    async def give(self, pod: Pod, root: Path, shown: str, *, read_only: bool = False) -> None:
+    async def give(self, pod: Pod, root: Path, shown: str) -> None:
         """Give all that is at and below `root` to the pod's fsGroup, if it has one.
 
         `shown` is the volume's name in events. Raises OSError. Cancelled, it leaves the rest; the
@@ -72,8 +73,8 @@ class VolumeOwnership:
         context = pod.spec.security_context
         if context is None or context.fs_group is None:
             return
-        access = GroupAccess(group=context.fs_group, read_only=read_only)
-        async with self._one_walk(root):
+        access = GroupAccess(group=context.fs_group)
+        async with self._walks.held(root):
             if context.fs_group_change_policy == PodFSGroupChangePolicy.ON_ROOT_MISMATCH:
                 look = partial(os.stat, root)
                 if access.fits(await self._threads.share_of(pod.metadata).run_sync(look)):
@@ -106,17 +107,17 @@ class VolumeOwnership:
             reason = "VolumePermissionChangeInProgress"
             self._recorder.pod(pod, EventType.WARNING, reason, message)
 
-    @contextlib.asynccontextmanager
-    async def _one_walk(self, root: Path) -> AsyncIterator[None]:
-        lock = self._locks.setdefault(root, trio.Lock())
-        self._waiting[root] += 1
-        try:
-            async with lock:
-                yield
-        finally:
-            self._waiting[root] -= 1
-            if not self._waiting[root]:
-                del self._locks[root], self._waiting[root]
+
+@define
+class _Folders:
+    """Folders in a folder that are still to be visited, by their names: the first is the last.
+
+    `has_more`: there may be others, whose names come after `newest`.
+    """
+
+    names: list[str]
+    newest: str
+    has_more: bool
 
 
 def _changes(root: Path, access: GroupAccess, visited: list[int]) -> Generator[None, None, None]:
@@ -125,12 +126,14 @@ def _changes(root: Path, access: GroupAccess, visited: list[int]) -> Generator[N
     `visited` counts. Needs one descriptor, however deep the tree is.
     """
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    above: list[tuple[tuple[int, int], list[str], str]] = []
+    above: list[tuple[tuple[int, int], _Folders, str]] = []
     try:
         pending = yield from _files_changed(here, access, visited)
-        while pending or above:
-            if pending:
-                child = pending.pop()
+        while True:
+            if not pending.names and pending.has_more:
+                pending = yield from _folders_after(here, pending.newest)
+            if pending.names:
+                child = pending.names.pop()
                 below = _entered(here, child)
                 if below is None:
                     continue
@@ -139,8 +142,10 @@ def _changes(root: Path, access: GroupAccess, visited: list[int]) -> Generator[N
                 here = below
                 pending = yield from _files_changed(here, access, visited)
                 continue
-            identity, pending, child = above.pop()
             _change_open(here, access)
+            if not above:
+                return
+            identity, pending, child = above.pop()
             up = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
             os.close(here)
             here = up
@@ -148,27 +153,60 @@ def _changes(root: Path, access: GroupAccess, visited: list[int]) -> Generator[N
                 raise OSError(errno.ESTALE, "moved while it was given to a group", child)
             visited[0] += 1
             yield
-        _change_open(here, access)
     finally:
         os.close(here)
 
 
 def _files_changed(
     folder: int, access: GroupAccess, visited: list[int]
-) -> Generator[None, None, list[str]]:
-    """Give all but the folders in a folder to a group; return the names of these."""
-    folders: list[str] = []
+) -> Generator[None, None, _Folders]:
+    """Give all but the folders in a folder to a group; return the first of these."""
+    found = _FirstNames()
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.name)
+                found.add(entry.name)
                 yield
                 continue
             with contextlib.suppress(FileNotFoundError):
                 _change(folder, entry.name, access)
             visited[0] += 1
             yield
-    return folders
+    return found.folders()
+
+
+def _folders_after(folder: int, name: str) -> Generator[None, None, _Folders]:
+    """Return the next folders in a folder, in the order of their names."""
+    found = _FirstNames()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name > name and entry.is_dir(follow_symlinks=False):
+                found.add(entry.name)
+            yield
+    return found.folders()
+
+
+@define
+class _FirstNames:
+    """The first FOLDERS_AT_ONCE of all names that are added; keeps twice as many at most."""
+
+    names: list[str] = field(factory=list)
+    has_more: bool = False
+
+    def add(self, name: str) -> None:
+        self.names.append(name)
+        if len(self.names) == 2 * FOLDERS_AT_ONCE:
+            self._cut()
+
+    def folders(self) -> _Folders:
+        self._cut()
+        newest = self.names[-1] if self.names else ""
+        return _Folders(self.names[::-1], newest, self.has_more)
+
+    def _cut(self) -> None:
+        self.names.sort()
+        self.has_more = self.has_more or len(self.names) > FOLDERS_AT_ONCE
+        del self.names[FOLDERS_AT_ONCE:]
 
 
 def _entered(parent: int, name: str) -> int | None:

@@ -76,9 +76,22 @@ async def test_group_and_permissions_of_all_that_is_in_a_volume(volume: Path) ->
     assert shown(volume.parent / "outside") == (0, "0o600")
 
 
-async def test_a_group_may_only_read_what_is_mounted_read_only(volume: Path) -> None:
-    await owner().give(pod(), volume, "v", read_only=True)
-    assert shown(volume / "plain") == (GROUP, "0o640")
+async def test_more_folders_than_are_kept_in_mind_are_all_changed(
+    volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "FOLDERS_AT_ONCE", 3)
+    paths = [volume / f"f{number}" / f"g{inner}" for number in range(10) for inner in range(5)]
+    for path in paths:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "file").touch()
+    await owner().give(pod(), volume, "v")
+    everything = [*paths, *volume.iterdir(), *(path / "file" for path in paths)]
+    assert {each.lstat().st_gid for each in everything} == {GROUP}
+    kept = ownership._FirstNames()
+    for number in range(100):
+        kept.add(f"{number:03}")
+        assert len(kept.names) < 2 * 3
+    assert kept.folders() == ownership._Folders(["002", "001", "000"], "002", has_more=True)
 
 
 async def test_a_pod_without_a_group_leaves_a_volume_as_it_is(volume: Path) -> None:
