@@ -162,7 +162,8 @@ class FlexVolumes:
         """
         for folder, driver in await threads.run_sync(partial(self._mounted_for, pod_uid)):
             try:
-                async with self._slots.share("", pod_uid):
+                # Its namespace is not known any more; a driver that hangs has slots of its own.
+                async with self._slots.share(f"driver {driver.name}", pod_uid):
                     await driver.call("unmount", str(folder))
             except FlexVolumeError as error:
                 raise VolumeBusy(folder, str(error)) from error

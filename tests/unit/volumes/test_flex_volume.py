@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from attrs import define
+import trio
+import trio.testing
+from attrs import define, evolve
 
 from tests.unit.references.cluster import open_cluster
 from trio_kubelet.k8s import (
@@ -40,12 +42,13 @@ class Driver:
     """The driver's program on the host, and what it was asked for."""
 
     folder: Path
+    name: str = NAME
 
     def install(
         self, mount: str = "", unmount: str = "", init: str = f"echo '{NO_ATTACH}'"
     ) -> None:
         """Have the program do these scripts; those of `mount` and `unmount` have a folder, $2."""
-        place = self.folder / "example.com~disk"
+        place = self.folder / self.name.replace("/", "~")
         place.mkdir(parents=True, exist_ok=True)
         new = place / ".new"
         new.write_text(
@@ -60,7 +63,7 @@ esac
 """
         )
         new.chmod(0o755)
-        new.rename(place / "disk")
+        new.rename(place / self.name.rpartition("/")[2])
 
     def calls(self) -> list[str]:
         """The calls so far, without their options."""
@@ -199,6 +202,37 @@ async def test_a_driver_that_hangs_is_given_up_at_its_time(
     monkeypatch.setattr(flex_volume, "CALL_SECONDS", 0.2)
     message = await failure(volumes, a_pod())
     assert message.startswith("mount command failed, context deadline exceeded after 0.2 s")
+
+
+async def test_a_driver_that_hangs_as_it_unmounts_holds_up_no_other(
+    folders: PodFolders, driver: Driver, tmp_path: Path
+) -> None:
+    mounts = f"mount -t tmpfs none $2 && echo '{SUCCESS}'"
+    driver.install(mounts, unmount=f"echo >>{tmp_path}/hangs; exec sleep 1000")
+    other = Driver(driver.folder, "example.com/other")
+    other.install(mounts)
+    volumes = agent(folders, driver)
+    uids = [f"u{number}" for number in range(flex_volume.CALLS)]
+    for uid in uids:
+        await volumes.prepare(as_pod(a_pod(), uid))
+    await volumes.prepare(as_pod(a_pod(other.name), "other"))
+    async with trio.open_nursery() as nursery:
+        for uid in uids:
+            nursery.start_soon(volumes.tear_down, uid)
+        with trio.fail_after(60):
+            while not is_full(tmp_path / "hangs"):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            await volumes.tear_down("other")
+        nursery.cancel_scope.cancel()
+
+
+def is_full(hangs: Path) -> bool:
+    """True if the driver has all the slots that one may have."""
+    return hangs.exists() and len(hangs.read_text().splitlines()) == flex_volume.CALLS_OF_NAMESPACE
+
+
+def as_pod(pod: Pod, uid: str) -> Pod:
+    return evolve(pod, metadata=evolve(pod.metadata, uid=uid))
 
 
 async def test_a_driver_that_is_not_there_is_named(folders: PodFolders, driver: Driver) -> None:
