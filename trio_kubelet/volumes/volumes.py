@@ -12,11 +12,9 @@ runtime mounts that, and nothing can be swapped in between.
 """
 
 import errno
-import os
-import stat
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -34,8 +32,8 @@ from trio_kubelet.volumes.csi_volume import CSIVolumes, Published
 from trio_kubelet.volumes.devices import unmap_devices
 from trio_kubelet.volumes.empty_dir import EmptyDir
 from trio_kubelet.volumes.flex_volume import FlexVolumes
-from trio_kubelet.volumes.folders import PodFolders, make_folders, plugin_folder
-from trio_kubelet.volumes.mount import MS_BIND, mount, unmount
+from trio_kubelet.volumes.folders import PodFolders, plugin_folder
+from trio_kubelet.volumes.mount import unmount
 from trio_kubelet.volumes.operations import VolumeOperations
 from trio_kubelet.volumes.plugin import (
     VOLUMES_AT_ONCE,
@@ -50,13 +48,8 @@ from trio_kubelet.volumes.plugin import (
 )
 from trio_kubelet.volumes.resolved import ResolvedVolume, UnresolvedVolumeError
 from trio_kubelet.volumes.resolver import VolumeResolver
-from trio_kubelet.volumes.safe_open import (
-    make_folders_beneath,
-    open_beneath,
-    opened_folder,
-    remove_in_pieces,
-    remove_tree,
-)
+from trio_kubelet.volumes.safe_open import remove_in_pieces, remove_tree
+from trio_kubelet.volumes.sub_paths import bind_sub_path
 
 log = structlog.get_logger("volumes")
 
@@ -149,9 +142,9 @@ class Volumes:
         """
         target = self._folders.sub_path(pod.metadata.uid, volume.name, container, index)
         source = Path(volume.host_path)
-        bind = partial(bind_sub_path, source, sub_path, target)
+        threads = self._threads_for(pod, source)
         try:
-            await self._threads_for(pod, source).run_sync(bind)
+            await bind_sub_path(threads, source, sub_path, target)
         except (OSError, ValueError) as error:
             raise VolumeError(volume.name, f"failed to prepare subPath: {error}") from error
         return str(target)
@@ -301,57 +294,3 @@ def _entries(folder: Path) -> tuple[Path, ...]:
         return tuple(folder.iterdir())
     except FileNotFoundError:
         return ()
-
-
-def bind_sub_path(volume: Path, sub_path: str, target: Path) -> None:
-    """Bind what is at `sub_path` inside a volume to `target`; a missing folder is made.
-
-    New folders get the mode of the volume, so that its group can write there. Called again it
-    keeps what is bound, unless that is another file now. Blocks; raises OSError, ValueError for
-    a path that is absolute, or has `..` or a zero byte in it.
-    """
-    path = PurePosixPath(sub_path)
-    if path.is_absolute() or ".." in path.parts or "\0" in sub_path:
-        raise ValueError(f"subPath {sub_path!r} must stay inside its volume")
-    with opened_folder(volume) as folder:
-        found = _open_or_make(folder, str(path))
-    try:
-        _bind(found, target)
-    finally:
-        os.close(found)
-
-
-def _open_or_make(folder: int, path: str) -> int:
-    try:
-        return open_beneath(folder, path)
-    except FileNotFoundError:
-        make_folders_beneath(folder, path, stat.S_IMODE(os.fstat(folder).st_mode))
-        return open_beneath(folder, path)
-
-
-def _bind(found: int, target: Path) -> None:
-    wanted = os.fstat(found)
-    if _is_bound(target):
-        present = target.lstat()
-        if (present.st_dev, present.st_ino) == (wanted.st_dev, wanted.st_ino):
-            return
-        unmount(target)
-    make_folders(target.parent)
-    _make_mount_point(target, is_folder=stat.S_ISDIR(wanted.st_mode))
-    mount(f"/proc/self/fd/{found}", target, flags=MS_BIND)
-
-
-def _is_bound(target: Path) -> bool:
-    # A bind mount within one file system shows in mountinfo only.
-    # What is bound there may be of a server that does not answer.
-    real = target.parent.resolve() / target.name
-    return any(each.path == real for each in mount_points(real))
-
-
-def _make_mount_point(target: Path, *, is_folder: bool) -> None:
-    if target.exists() and target.is_dir() != is_folder:
-        target.rmdir() if target.is_dir() else target.unlink()
-    if is_folder:
-        make_folders(target)
-    else:
-        target.touch(_FILE_MODE)
