@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 
 import structlog
+import trio
 from attrs import frozen
 
 from state_machines.pod import (
@@ -55,6 +56,7 @@ from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.concurrency import run_and_call_if_slow, run_concurrently
 from trio_kubelet.tasks.future import Future
+from trio_kubelet.tasks.retries import LOGGED_EVERY_SECONDS
 from trio_kubelet.telemetry import EventRecorder, EventType
 from trio_kubelet.volumes import PodStorage
 
@@ -103,6 +105,8 @@ class PodSyncer:
         self._failure: Failure | None = None
         self._awaited: Mapping[str, Reason] = {}
         self._uid = pod.metadata.uid
+        self._end_problem = ""
+        self._end_told_at = 0.0
 
     def running(self) -> AbstractAsyncContextManager[None]:
         return self._containers.running()
@@ -287,7 +291,7 @@ class PodSyncer:
                 )
         except RpcError as error:
             self.report(pod)
-            self._warn(pod, "FailedKillPod", f"error killing pod: {error.message}")
+            self._warn_of_end(pod, "FailedKillPod", error.message)
             raise UnfinishedError(error.message) from error
         has_stopped = seen_stopped(evidence)
         if has_stopped:
@@ -303,7 +307,7 @@ class PodSyncer:
                 await self._parts.devices.release(self._uid)
                 await self._parts.claims.release(self._uid)
         except PreparationError as error:
-            self._warn(pod, error.reason, f"error killing pod: {error.message}")
+            self._warn_of_end(pod, error.reason, error.message)
             raise UnfinishedError(error.message) from error
 
     def report(self, pod: Pod, *, stopped: bool = False) -> None:
@@ -401,6 +405,13 @@ class PodSyncer:
         if time_ns is None:
             return None
         return max(0.0, (time_ns - self._parts.clock.now_ns()) / 1e9)
+
+    def _warn_of_end(self, pod: Pod, reason: str, why: str) -> None:
+        """Record that the pod cannot be ended: at once if why is new, else once a minute."""
+        now = trio.current_time()
+        if why != self._end_problem or now - self._end_told_at >= LOGGED_EVERY_SECONDS:
+            self._end_problem, self._end_told_at = why, now
+            self._warn(pod, reason, f"error killing pod: {why}")
 
     def _warn(self, pod: Pod, reason: str, message: str) -> None:
         self._parts.recorder.pod(pod, EventType.WARNING, reason, message)

@@ -386,7 +386,8 @@ class PodTask:
             with trio.CancelScope() as self._work, self._shared.span(self.pod, state):
                 return await work(*args, **kwargs)
         except UnfinishedError as error:
-            log.warning("pod work unfinished, will retry", state=str(self.state), error=str(error))
+            words = "pod work unfinished, will retry"
+            self._retries.warn(log, words, state=str(self.state), error=str(error))
         except Exception as error:
             self._failed(error)
         finally:

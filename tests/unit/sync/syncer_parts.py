@@ -116,6 +116,7 @@ class Others:
         self.prepared.set()
         self.refusal: PreparationError | PodUnfitError | None = None
         self.removed: list[str] = []
+        self.stuck = ""
 
     def make(
         self,
@@ -147,6 +148,8 @@ class Others:
         return PodInputs()
 
     async def unmount(self, pod: Pod) -> None:
+        if self.stuck:
+            raise PreparationError("FailedKillPod", self.stuck)
         self.removed.append(f"volumes of {pod.metadata.uid}")
 
     async def remove(self, pod: Pod | str) -> None:

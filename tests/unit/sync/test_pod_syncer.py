@@ -123,6 +123,20 @@ async def test_volumes_that_wait_for_their_next_try_are_told_no_more_and_looked_
     assert [entry.event for entry in journal.entries("shop/web")] == []
 
 
+async def test_a_pod_that_cannot_be_ended_is_told_of_once_a_minute_and_when_why_is_new(
+    autojump_clock: MockClock,
+) -> None:
+    others, journal = Others(), Journal(TrioClock())
+    syncer = make_parts(FailingOnce(), others, journal).open_syncer(POD)
+    for others.stuck in (*["/v is busy"] * 12, "/w is busy"):
+        with pytest.raises(UnfinishedError):
+            await syncer.release(POD)
+        await trio.sleep(10)
+    told = [(entry.event, entry.cause) for entry in journal.entries("shop/web")]
+    busy = ("FailedKillPod", "error killing pod: /v is busy")
+    assert told == [busy, busy, ("FailedKillPod", "error killing pod: /w is busy")]
+
+
 def asking(cpu: str, generation: int = 1) -> Pod:
     given = ResourceRequirements(requests={"cpu": Quantity(cpu)})
     container = Container(name="c", resources=given)

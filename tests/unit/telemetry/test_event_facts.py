@@ -76,7 +76,8 @@ REASONS: Mapping[str, Said | Left] = {
     "ErrImageNeverPull": Said(IMAGES),
     "ExceededGracePeriod": Said("sync/loop.py"),
     "Failed": Said(f"{STARTER} {IMAGES} {STORAGE}"),
-    "FailedAttachVolume": VOLUMES,
+    # The controller manager says it, which attaches volumes to nodes; the agent attaches none.
+    "FailedAttachVolume": Left("nothing: it is another's"),
     "FailedCreatePodContainer": Said("resources/pod_cgroups.py"),
     "FailedCreatePodSandBox": Said(SANDBOX),
     "FailedKillPod": Said(f"{SYNCER} {STORAGE} resources/pod_cgroups.py"),
