@@ -1,60 +1,95 @@
-"""Python's cyclic garbage collection, in portions that hold up nobody.
+"""Python's cyclic garbage collection, so that it holds up nobody.
 
 Python frees an object when nothing refers to it any more. Reference cycles are found by a
-collection, which lets nothing go on until it has looked at all objects of its generation: one of
-the oldest took 84 ms beside a pod of 400 containers, in whichever turn of the event loop made the
-next object. Next to nothing here is part of a cycle, so what has outlived a collection of the
-oldest generation is set aside (`gc.freeze`), and the next one looks at what was made since: some
-60,000 objects, in 20 ms. When twice as many are set aside as the last collection of everything had
-left, another one of that kind follows, and the portion after it may be a quarter as large. So
-cycles that were set aside cannot grow without end, and pods that come and go cannot cause such a
-collection again and again.
+collection, which lets nothing go on until it has looked at all objects of its generation and of
+the younger ones. Here next to nothing becomes part of a cycle: after pods of hundreds of containers
+had come, been resized and gone, a collection of everything found none but those of the imports.
+
+So the imports are set aside for good (`gc.freeze`): they are some 200,000 objects. The younger
+generations are collected as Python does it, 30,000 objects at a time. The oldest one is not
+collected because many objects were made, as a pod of 500 containers makes them at will, but only if
+the process keeps more and more memory: if at no moment of a whole period it had less than a quarter
+more than after the last such collection. Cycles that nobody needs cannot grow without end so, and
+pods that come and go do not cause such a collection.
 """
 
 import gc
-from collections.abc import Iterator, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+
+from attrs import define, field
 
 YOUNG_OBJECTS = 10_000
 """So many are made before the youngest generation is collected."""
-SEARCHES_OF_YOUNGER = 1
-"""After more than so many collections of a generation, the next older one is collected, too."""
+SEARCHES_OF_YOUNGEST = 1
+"""After more than so many collections of it, the middle generation is collected, too."""
+NEVER, NEXT_TIME = 2**31 - 1, 0
+"""After how many collections of the middle generation the oldest is collected, too."""
 OLDEST = 2
-"""The generation whose collection looks at all objects that are not set aside."""
+
+PERIOD_SECONDS = 600.0
+GROWTH = 1.25
 
 
-class _Portions:
-    """Sets objects aside; `gc` calls it at the start and the stop of each collection."""
+@define(eq=False)
+class _OldestGeneration:
+    """Decides when the oldest generation is collected; `gc` calls it at each start and stop.
 
-    def __init__(self) -> None:
-        gc.freeze()
-        gc.collect()  # Python waits for a quarter of what the last one of the oldest left: 0.
-        self._aside_at_last = gc.get_freeze_count()
-        self._is_of_everything = False
+    `blocks` returns the number of blocks of memory that Python's objects have, `now` the time.
+    """
+
+    _blocks: Callable[[], int] = sys.getallocatedblocks
+    _now: Callable[[], float] = time.monotonic
+    _kept_blocks: int = field(init=False)
+    """What was left by the last collection, or is less."""
+    _least_blocks: int = field(init=False)
+    """Of the period."""
+    _period_ends_at: float = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kept_blocks = self._blocks()
+        self._begin_period()
+
+    def _begin_period(self) -> None:
+        self._least_blocks = self._blocks()
+        self._period_ends_at = self._now() + PERIOD_SECONDS
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
-        if info["generation"] != OLDEST:
-            return
         if phase == "start":
-            self._is_of_everything = gc.get_freeze_count() > 2 * self._aside_at_last
-            if self._is_of_everything:
-                gc.unfreeze()
-        else:
-            gc.freeze()
-            if self._is_of_everything:  # Now it counts nothing that was dead.
-                self._aside_at_last = gc.get_freeze_count()
+            return
+        if info["generation"] == OLDEST:
+            self._kept_blocks = self._blocks()
+            _collect_oldest(NEVER)
+            self._begin_period()
+            return
+        self._least_blocks = min(self._least_blocks, self._blocks())
+        if self._now() < self._period_ends_at:
+            return
+        if self._least_blocks > GROWTH * self._kept_blocks:
+            _collect_oldest(NEXT_TIME)
+        self._kept_blocks = min(self._kept_blocks, self._least_blocks)
+        self._begin_period()
+
+
+def _collect_oldest(after: int) -> None:
+    gc.set_threshold(YOUNG_OBJECTS, SEARCHES_OF_YOUNGEST, after)
 
 
 @contextmanager
-def searched_in_portions() -> Iterator[None]:
-    """Collect cycles, in portions, in the block. What exists when it begins is set aside."""
-    before, portions = gc.get_threshold(), _Portions()
-    gc.set_threshold(YOUNG_OBJECTS, SEARCHES_OF_YOUNGER, SEARCHES_OF_YOUNGER)
-    gc.callbacks.append(portions)
+def collected_in_portions() -> Iterator[None]:
+    """Collect cycles in the block, but not those of what exists when it begins."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.collect()  # Python waits for a quarter of what the last one of the oldest left: 0.
+    oldest = _OldestGeneration()
+    _collect_oldest(NEVER)
+    gc.callbacks.append(oldest)
     gc.enable()
     try:
         yield
     finally:
-        gc.callbacks.remove(portions)
+        gc.callbacks.remove(oldest)
         gc.set_threshold(*before)
         gc.unfreeze()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from trio_kubelet import KUBERNETES_VERSION
-from trio_kubelet.cli.cycles import searched_in_portions
+from trio_kubelet.cli.cycles import collected_in_portions
 from trio_kubelet.config.flags import parse_flags
 from trio_kubelet.config.settings import (
     WRONG_FLAG,
@@ -66,5 +66,5 @@ def _run(settings: Settings, read_anew: Callable[[], Examination]) -> int:
     log = structlog.get_logger("config")
     for warning in settings.warnings:
         log.warning(warning)
-    with searched_in_portions():
+    with collected_in_portions():
         return run_agent(settings, read_anew)

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -61,25 +61,18 @@ class ObjectCount:
 
 
 def count_objects() -> list[ObjectCount]:
-    """The objects of the process by type, the largest sums first. Blocks, for a second perhaps."""
+    """The objects of the process by type, the largest sums first. Blocks, for a second perhaps.
+
+    Those of the imports, which `gc` has set aside (cli/cycles.py), are not counted.
+    """
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    for each in _all_objects():
+    for each in gc.get_objects():
         kind = f"{type(each).__module__}.{type(each).__qualname__}"
         counts[kind] += 1
         sizes[kind] += sys.getsizeof(each, 0)
     found = (ObjectCount(sizes[kind], count, kind) for kind, count in counts.items())
     return sorted(found, reverse=True)
-
-
-def _all_objects() -> Sequence[object]:
-    if not gc.get_freeze_count():
-        return gc.get_objects()
-    gc.unfreeze()  # What has outlived a search (cli/cycles.py) is in no list otherwise.
-    try:
-        return gc.get_objects()
-    finally:
-        gc.freeze()
 
 
 def thread_lines() -> Iterator[str]:

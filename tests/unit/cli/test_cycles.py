@@ -1,4 +1,4 @@
-"""The search for dead objects in circles, in portions, with Python's own search."""
+"""The collection of reference cycles in portions, with Python's own collector."""
 
 import gc
 import weakref
@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from attrs import define, field
 
-from trio_kubelet.cli.cycles import searched_in_portions
+from trio_kubelet.cli import cycles
+from trio_kubelet.cli.cycles import collected_in_portions
 from trio_kubelet.debugging.samples import count_objects
+
+OLDEST = 2
 
 
 @define(eq=False, slots=True, weakref_slot=True)
@@ -22,15 +25,16 @@ class Circle:
 
 
 @pytest.fixture
-def searched() -> Iterator[list[int]]:
-    """The number of objects that each search of the oldest began with, in order."""
-    found: list[int] = []
+def collected() -> Iterator[list[tuple[int, int]]]:
+    """The generation of each collection, and how many objects it looks at, in order."""
+    found: list[tuple[int, int]] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
-        if phase == "start" and info["generation"] == 2:
-            found.append(sum(len(gc.get_objects(generation)) for generation in range(3)))
+        if phase == "start":
+            looked_at = range(info["generation"] + 1)
+            found.append((info["generation"], sum(len(gc.get_objects(each)) for each in looked_at)))
 
-    with searched_in_portions():
+    with collected_in_portions():
         gc.callbacks.append(note)
         try:
             yield found
@@ -39,66 +43,86 @@ def searched() -> Iterator[list[int]]:
     gc.collect()  # Dead circles of these tests are not for those of others.
 
 
+def make(count: int) -> list[list[int]]:
+    """Make objects that stay."""
+    return [[number] for number in range(count)]
+
+
 def make_until(is_so: Callable[[], bool]) -> list[list[int]]:
     """Make objects that stay, until something is so."""
     made: list[list[int]] = []
     while not is_so():
-        made += [[number] for number in range(1_000)]
-        assert len(made) < 5_000_000
+        made += make(1_000)
+        assert len(made) < 10_000_000
     return made
 
 
-def test_a_search_looks_at_what_was_made_since_the_last(searched: list[int]) -> None:
-    made = make_until(lambda: len(searched) >= 2)
-
-    assert len(made) > max(searched)
-    assert max(searched) < 80_000
+def make_old(circle: Circle) -> list[list[int]]:
+    """Make objects that stay until a circle, which is still needed, is in the oldest generation."""
+    return make_until(lambda: any(each is circle for each in gc.get_objects(OLDEST)))
 
 
-def test_a_circle_of_the_portion_is_found(searched: list[int]) -> None:
-    circle = weakref.ref(Circle())
-    assert circle() is not None
+@pytest.fixture
+def periods_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each period end with the first collection."""
+    monkeypatch.setattr(cycles, "PERIOD_SECONDS", 0.0)
 
-    make_until(lambda: circle() is None)
+
+def test_however_many_objects_are_made_few_are_looked_at_at_a_time(
+    collected: list[tuple[int, int]],
+) -> None:
+    made = make(1_000_000)
+
+    assert len(made) > 10 * max(count for _, count in collected)
+    assert {generation for generation, _ in collected} == {0, 1}
 
 
-def test_a_circle_that_was_set_aside_is_found_when_twice_as_much_is(searched: list[int]) -> None:
+def test_a_circle_that_is_soon_not_needed_is_found() -> None:
+    with collected_in_portions():
+        circle = weakref.ref(Circle())
+        assert circle() is not None
+
+        make_until(lambda: circle() is None)
+
+
+@pytest.mark.usefixtures("periods_end", "collected")
+def test_an_old_circle_is_found_when_there_is_more_and_more() -> None:
     circle = Circle()
     gone = weakref.ref(circle)
-    kept = make_until(lambda: len(searched) >= 2)
+    kept = make_old(circle)
     del circle
-    assert gone() is not None
 
     kept += make_until(lambda: gone() is None)
 
-    assert searched[-1] > len(kept)
+
+@pytest.mark.usefixtures("periods_end")
+def test_old_objects_are_not_looked_at_again_and_again_if_nothing_is_added(
+    collected: list[tuple[int, int]],
+) -> None:
+    kept = make_until(lambda: any(generation == OLDEST for generation, _ in collected))
+    before = len(collected)
+    for _ in range(100):
+        make(len(kept) // 2)
+
+    assert collected[before:]
+    assert all(generation < OLDEST for generation, _ in collected[before:])
 
 
-def test_circles_that_are_set_aside_again_and_again_do_not_add_up(searched: list[int]) -> None:
-    at_first = gc.get_freeze_count()
-
-    def searches_of_everything() -> list[int]:
-        return [count for count in searched if count > at_first]
-
+@pytest.mark.usefixtures("periods_end")
+def test_old_circles_do_not_add_up(collected: list[tuple[int, int]]) -> None:
     made = 0
-    while len(searches_of_everything()) < 3:
-        before = len(searched)
-        circles: list[Circle] = []
-        while len(searched) == before:
-            circles += [Circle() for _ in range(1_000)]
-        made += len(circles)
-        assert made < 50 * at_first
+    while made < 3_000_000:
+        made += len([Circle() for _ in range(100_000)])
 
-    first, _, third = searches_of_everything()
-    assert third < 1.5 * first
+    assert max(count for _, count in collected) < made / 3
 
 
-def test_what_was_set_aside_counts_among_the_objects_of_the_process() -> None:
+@pytest.mark.usefixtures("collected")
+def test_what_was_made_since_the_start_counts_among_the_objects_of_the_process() -> None:
     circle = Circle()
-    with searched_in_portions():
-        kinds = {each.kind: each.count for each in count_objects()}
-        aside = gc.get_freeze_count()
+    kept = make_old(circle)
+    kinds = {each.kind: each.count for each in count_objects()}
 
     assert kinds[f"{Circle.__module__}.Circle"] == 1
-    assert aside > 0
+    assert kinds["builtins.list"] >= len(kept)
     assert circle.own is circle
