@@ -42,7 +42,7 @@ from trio_kubelet.node.allocatable import (
     Resources,
     hugepage_names,
 )
-from trio_kubelet.node.conditions import node_conditions
+from trio_kubelet.node.conditions import OWN_CONDITIONS, node_conditions
 from trio_kubelet.node.machine import OPERATING_SYSTEM
 from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.profile import (
@@ -317,8 +317,12 @@ def _specified(profile: NodeProfile) -> tuple[str, ...]:
 
 
 def _timeless(status: NodeStatus) -> NodeStatus:
-    conditions = sorted(status.conditions, key=_type)
-    return evolve(status, conditions=tuple(evolve(c, last_heartbeat_time=None) for c in conditions))
+    """The status without times of heartbeats, and of conditions with the agent's only.
+
+    Conditions of others stay as they are, and there may be thousands.
+    """
+    own = sorted((c for c in status.conditions if c.type in OWN_CONDITIONS), key=_type)
+    return evolve(status, conditions=tuple(evolve(c, last_heartbeat_time=None) for c in own))
 
 
 def _type(condition: NodeCondition) -> str:

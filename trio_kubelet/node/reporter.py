@@ -18,16 +18,16 @@ which cannot hold two internal ones; they are replaced as a list, as the Go kube
 """
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
 import trio
-from attrs import define, evolve, field
+from attrs import define, evolve, field, fields
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.k8s import NODES, Node, NodeCondition, Time
+from trio_kubelet.k8s import NODES, Node, NodeCondition, NodeStatus, Time
 from trio_kubelet.k8s.client import (
     Api,
     ApiError,
@@ -129,8 +129,9 @@ def node_patch(before: Node, after: Node) -> Mapping[str, object]:
 
 
 def _status_patch(before: Node, after: Node) -> Mapping[str, object]:
-    old = encode(evolve(before.status, conditions=(), addresses=()))
-    new = encode(evolve(after.status, conditions=(), addresses=()))
+    # What is the same is not encoded: others may have put thousands of resources there.
+    changed = [name for name in _COMPARED if _differ(name, before.status, after.status)]
+    old, new = (_part(each.status, changed) for each in (before, after))
     patch = dict(_changes(old, new))
     conditions = [_whole(c) for c in after.status.conditions if c.type in OWN_CONDITIONS]
     if conditions:
@@ -138,6 +139,21 @@ def _status_patch(before: Node, after: Node) -> Mapping[str, object]:
     if before.status.addresses != after.status.addresses:
         patch["addresses"] = [*(encode(each) for each in after.status.addresses), REPLACE]
     return patch
+
+
+_COMPARED = tuple(
+    each.name for each in fields(NodeStatus) if each.name not in ("conditions", "addresses")
+)
+"""The fields of a status of which a patch has what has changed in them."""
+
+
+def _differ(name: str, before: NodeStatus, after: NodeStatus) -> bool:
+    return bool(getattr(before, name) != getattr(after, name))
+
+
+def _part(status: NodeStatus, names: Iterable[str]) -> Mapping[str, object]:
+    """Some fields of a status, encoded."""
+    return encode(NodeStatus(**{name: getattr(status, name) for name in names}))
 
 
 def _whole(condition: NodeCondition) -> Mapping[str, object]:
