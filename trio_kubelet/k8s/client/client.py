@@ -55,7 +55,8 @@ from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.clock import Clock, SystemClock
-from trio_kubelet.tasks.threads import NoThreadError, run_in_thread, thread_wanted
+from trio_kubelet.tasks.fair_limiter import FairLimiter
+from trio_kubelet.tasks.threads import NoThreadError, thread_wanted
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 """Go's names of what `uname -m` says, where they differ."""
@@ -90,7 +91,9 @@ _IDEMPOTENT = frozenset({"GET", "PUT", "PATCH", "DELETE"})
 _BUSY = frozenset({429, 503})
 LARGE_BYTES = 64 << 10
 """Of an answer that is read in a thread; a smaller one takes some milliseconds."""
-READERS = 2
+READERS, READERS_OF_NAMESPACE = 2, 1
+"""Threads that read large answers. One of a config map with 40,000 keys takes ten times its bytes
+of memory meanwhile."""
 
 
 @frozen
@@ -147,7 +150,7 @@ class ApiClient:
         self._watches = watches or requests
         self._credentials = credentials
         self._limiter = RateLimiter(limits.rate)
-        self._readers = trio.CapacityLimiter(READERS)
+        self._readers = FairLimiter(READERS, READERS_OF_NAMESPACE)
         self._deadline_seconds = limits.deadline_seconds
         self._clock = clock or SystemClock()
 
@@ -171,7 +174,7 @@ class ApiClient:
         request = _Request("GET", kind.path(namespace, name))
         answer = await self._ask(request, deadline_seconds)
         read = partial(read_object, kind.type, answer, request.description, name=name)
-        return await self._read(answer, read)
+        return await self._read(namespace, answer, read)
 
     async def list(
         self,
@@ -192,7 +195,9 @@ class ApiClient:
         }
         request = _Request("GET", _target(kind.path(selection.namespace), query))
         answer = await self._ask(request)
-        return await self._read(answer, partial(read_list, kind, answer, request.description))
+        return await self._read(
+            selection.namespace, answer, partial(read_list, kind, answer, request.description)
+        )
 
     @overload
     async def create(
@@ -234,7 +239,7 @@ class ApiClient:
             return read_object(answer_type, answer, request.description)
         name = metadata_of(obj).name
         read = partial(read_object, kind.type, answer, request.description, name=name)
-        return await self._read(answer, read)
+        return await self._read(namespace, answer, read)
 
     async def update(self, kind: Kind[T], obj: T, *, subresource: str = "") -> T:
         """PUT an object in the place of the one of its name and namespace."""
@@ -244,7 +249,7 @@ class ApiClient:
         answer = await self._ask(request)
         name = metadata.name
         read = partial(read_object, kind.type, answer, request.description, name=name)
-        return await self._read(answer, read)
+        return await self._read(metadata.namespace, answer, read)
 
     async def patch(
         self,
@@ -261,7 +266,7 @@ class ApiClient:
         request = _Request("PATCH", path, dumps(body), type.value)
         answer = await self._ask(request)
         read = partial(read_object, kind.type, answer, request.description, name=name)
-        return await self._read(answer, read)
+        return await self._read(namespace, answer, read)
 
     async def delete(
         self,
@@ -299,13 +304,16 @@ class ApiClient:
             items = read_json(answer, request.description).get("items")
             return len(items) if isinstance(items, list) else 0
 
-        return await self._read(answer, count)
+        return await self._read(selection.namespace, answer, count)
 
-    async def _read(self, body: bytes, read: Callable[[], R]) -> R:
-        """Read an answer or a frame, in a thread where it is large; raises what `read` raises."""
+    async def _read(self, namespace: str, body: bytes, read: Callable[[], R]) -> R:
+        """Read an answer or a frame, in a thread where it is large; raises what `read` raises.
+
+        One of a namespace is read in a thread at a time.
+        """
         if len(body) <= LARGE_BYTES:
             return read()
-        return await run_in_thread(read, limiter=self._readers)
+        return await self._readers.share(namespace).run_sync(read)
 
     async def version(self) -> str:
         """Return the server's `gitVersion`, such as v1.36.3."""

@@ -32,7 +32,7 @@ class WatchFrames(Generic[T]):
         chunks: AsyncIterator[bytes],
         request_name: str,
         end: float,
-        read: Callable[[bytes, Callable[[], Frame[T]]], Awaitable[Frame[T]]],
+        read: Callable[[str, bytes, Callable[[], Frame[T]]], Awaitable[Frame[T]]],
     ) -> None:
         self._kind = kind
         self._read = read
@@ -62,8 +62,9 @@ class WatchFrames(Generic[T]):
         read = partial(read_frame, self._kind, document, self._request_name)
         head = read_head(document)
         if head is not None:
-            return ReceivedFrame(head, len(document), partial(self._read, document, read))
-        frame = await self._read(document, read)
+            later = partial(self._read, head.namespace, document, read)
+            return ReceivedFrame(head, len(document), later)
+        frame = await self._read("", document, read)
 
         async def again() -> Frame[T]:
             return frame
