@@ -22,6 +22,9 @@ KILL_SECONDS = 5.0
 MAX_STDERR_BYTES = 2048
 """More of what a program says of its failure is not kept."""
 
+MAX_READ_STDERR_BYTES = 1 << 20
+"""A program that goes on writing is killed: to read it would keep the event loop busy."""
+
 
 @frozen(kw_only=True)
 class ProgramEnd:
@@ -60,6 +63,8 @@ async def run_program(
         problem = f"context deadline exceeded after {seconds:g} s"
     elif len(run.stdout) > max_stdout_bytes:
         problem = f"its answer has more than {max_stdout_bytes} bytes"
+    elif run.stderr_bytes > MAX_READ_STDERR_BYTES:
+        problem = f"it wrote more than {MAX_READ_STDERR_BYTES} bytes to its standard error"
     elif run.exit_status < 0:
         problem = f"signal: {signal.strsignal(-run.exit_status)}".lower()
     else:
@@ -75,6 +80,7 @@ class _ProgramRun:
     max_stdout_bytes: int
     stdout: bytearray = field(factory=bytearray)
     stderr: bytearray = field(factory=bytearray)
+    stderr_bytes: int = 0
     exit_status: int = 0
 
     async def finish(self, request: bytes) -> None:
@@ -82,7 +88,7 @@ class _ProgramRun:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, request)
-                nursery.start_soon(self._read_stderr)
+                nursery.start_soon(self._read_stderr, nursery.cancel_scope)
                 nursery.start_soon(self._read_stdout, nursery.cancel_scope)
                 self.exit_status = await self.process.wait()
                 # Children of it may have its pipes and never end.
@@ -98,10 +104,14 @@ class _ProgramRun:
             async with self.process.stdin:
                 await self.process.stdin.send_all(request)
 
-    async def _read_stderr(self) -> None:
+    async def _read_stderr(self, scope: trio.CancelScope) -> None:
+        """Keep the beginning of what the program complains of; too much of it ends the run."""
         assert self.process.stderr is not None
         async for data in self.process.stderr:
             self.stderr += data[: MAX_STDERR_BYTES - len(self.stderr)]
+            self.stderr_bytes += len(data)
+            if self.stderr_bytes > MAX_READ_STDERR_BYTES:
+                scope.cancel()
 
     async def _read_stdout(self, scope: trio.CancelScope) -> None:
         """Read what the program writes; too much of it ends the run."""

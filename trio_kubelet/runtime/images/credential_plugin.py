@@ -148,13 +148,14 @@ class CredentialPlugin:
                 f"apiVersion from credential plugin {name} response did not match expected "
                 f"apiVersion:{expected}"
             )
-        decoded = decode(CredentialProviderResponse, document)
-        if kind != RESPONSE_KIND or decoded.problems or decoded.unknown:
-            raise self._undecodable()
-        if len(decoded.value.auth) > MAX_LOGINS:
+        auth = document.get("auth")
+        if isinstance(auth, dict) and len(auth) > MAX_LOGINS:  # Decoded, they would take 0.1 s.
             raise CredentialPluginError(
                 f"credential provider plugin {name} returned more than {MAX_LOGINS} logins"
             )
+        decoded = decode(CredentialProviderResponse, document)
+        if kind != RESPONSE_KIND or decoded.problems or decoded.unknown:
+            raise self._undecodable()
         if decoded.value.cache_key_type not in list(CacheKeyType):
             raise CredentialPluginError(
                 f"credential provider plugin {name} did not return a valid cacheKeyType"
