@@ -215,10 +215,17 @@ async def _asked(
 
 
 async def _fetch(url: str, headers: Sequence[tuple[str, str]], client: httpx.AsyncClient) -> bytes:
-    """Return the body; one byte more than allowed stands for a body that is too large."""
-    async with client.stream("GET", url, headers=headers) as response:
+    """Return the body; one byte more than allowed stands for a body that is too large.
+
+    Nothing compressed is taken: one piece of it may become a thousand times as large.
+    """
+    wanted = [("Accept-Encoding", "identity"), *headers]
+    async with client.stream("GET", url, headers=wanted) as response:
         if response.status_code != httpx.codes.OK:
             raise _BadAnswerError(f"{response.status_code} {response.reason_phrase}")
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding != "identity":
+            raise _BadAnswerError(f"the answer is encoded, which was not asked for: {encoding}")
         body = bytearray()
         read = cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
         async with aclosing(read) as parts:

@@ -1,3 +1,4 @@
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ class Server:
         self.root = root
         self.body = b""
         self.status = 200
+        self.headers: dict[str, str] = {}
         self.down = False
         self.requests: list[httpx.Request] = []
         self.journal = Journal(SystemClock())
@@ -38,7 +40,7 @@ class Server:
         self.requests.append(request)
         if self.down:
             raise httpx.ConnectError("connection refused")
-        return httpx.Response(self.status, content=self.body)
+        return httpx.Response(self.status, headers=self.headers, content=self.body)
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -211,6 +213,21 @@ async def test_a_body_that_is_too_large_is_refused(server: Server) -> None:
         assert await server.names() == []
         await server.asked_again()
     assert server.told() == [("Rejected", "is larger than 10 MiB")]
+
+
+async def test_an_answer_that_is_compressed_is_not_expanded(server: Server) -> None:
+    server.headers["Content-Encoding"] = "gzip"
+    server.body = gzip.compress(manifest("web").encode())
+    async with server.watched():
+        await server.asked_again()
+    assert server.requests[0].headers["Accept-Encoding"] == "identity"
+    assert server.told() == [
+        (
+            "Rejected",
+            "cannot be fetched: _BadAnswerError: the answer is encoded, which was not asked for: "
+            "gzip",
+        )
+    ]
 
 
 async def test_an_answer_that_it_stumbles_over_is_asked_for_again(
