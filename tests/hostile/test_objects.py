@@ -4,11 +4,12 @@ The API server is the one in memory, on a socket; a real one has other attacks, 
 `tests/e2e/test_hostile_objects.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -87,21 +88,24 @@ def put(api: ServedApi, manifest: Json) -> None:
 
 
 @contextmanager
-def changed_again_and_again(api: ServedApi, manifest: Json) -> Iterator[list[int]]:
+def changed_again_and_again(
+    api: ServedApi, manifest: Json, pause_seconds: float = PAUSE_SECONDS
+) -> Iterator[list[int]]:
     """Change an object, at least `CHANGES` times. Yields how often it was changed so far."""
     made = [0]
     ends = trio.Event()
 
     async def change(server: ApiServer) -> None:
         kind, name = KIND[manifest["kind"]], manifest["metadata"]["name"]
-        resource, key = (kind.group, kind.resource), (manifest["metadata"]["namespace"], name)
+        namespace = manifest["metadata"].get("namespace", "")
+        resource, key = (kind.group, kind.resource), (namespace, name)
         while made[0] < CHANGES or not ends.is_set():
             found = server.storage.get(resource, key) or manifest
             made[0] += 1
-            annotations = {"changed": str(made[0])}
+            annotations = {**found["metadata"].get("annotations", {}), "changed": str(made[0])}
             metadata = {**found["metadata"], "annotations": annotations}
             server.put_raw(kind, {**found, "metadata": metadata})
-            await trio.sleep(PAUSE_SECONDS)
+            await trio.sleep(pause_seconds)
 
     async def end(_server: ApiServer) -> None:
         ends.set()
@@ -155,24 +159,29 @@ def test_an_object_of_a_megabyte_that_is_changed_again_and_again(
 
 MAPS = 120
 MAPS_MOST_MEBIBYTES = 42
-"""Of which 17 are at hand; the agent grows by 27 MiB."""
+"""Of those with one key 17 are at hand, of those with 40,000 keys three; the agent grows by 30 MiB
+at most."""
 MAPS_LEFT_MEBIBYTES = 20
 """After it; 12 are left, in pieces too small to be given back."""
 
 
-def config_map(name: str, size_bytes: int) -> Json:
+def config_map(name: str, keys: int, size_bytes: int) -> Json:
+    """A config map whose keys and values have so many bytes together."""
     metadata = {"name": name, "namespace": "hostile"}
-    data = {"k": "x" * size_bytes}
+    names = [f"k{number}" for number in range(keys)]
+    value = "x" * ((size_bytes - sum(map(len, names))) // keys)
+    data = dict.fromkeys(names, value)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
+@pytest.mark.parametrize("keys", [1, 40_000])
 def test_more_config_maps_of_a_megabyte_than_a_namespace_may_have_at_hand(
-    victims: Victims, api: ServedApi
+    victims: Victims, api: ServedApi, keys: int
 ) -> None:
     """What was at hand is given back when the pod has gone."""
-    names = [f"m{number}" for number in range(MAPS)]
+    names = [f"m{number}-of-{keys}" for number in range(MAPS)]
     for name in names:
-        put(api, config_map(name, 1 << 20))
+        put(api, config_map(name, keys, 1 << 20))
     attack = pod(
         "hostile-maps",
         "hostile",
@@ -191,6 +200,101 @@ def test_more_config_maps_of_a_megabyte_than_a_namespace_may_have_at_hand(
         deadline_seconds=DEADLINE_SECONDS,
         else_say=lambda: f"{resident_mib(pid) - before} MiB are left of the config maps",
     )
+
+
+CHANGES_PER_SECOND = 100
+LARGE = "x" * 200_000
+"""In annotations, of which an object has 256 KiB at most."""
+
+
+def large(kind: str, name: str, namespace: str = "", **fields: object) -> Json:
+    """An object that has only begun to be used, and has a large annotation."""
+    found = KIND[kind]
+    metadata = {"name": name, "annotations": {"example.com/large": LARGE}}
+    metadata |= {"namespace": namespace} if namespace else {}
+    return {"apiVersion": found.api_version, "kind": kind, "metadata": metadata, **fields}
+
+
+CLAIM = {"accessModes": ["ReadWriteOnce"], "volumeName": "hostile-volume"}
+OF_THE_CLUSTER: dict[str, Json] = {
+    "claim": large("PersistentVolumeClaim", "hostile-claim", "hostile", spec=CLAIM),
+    "volume": large("PersistentVolume", "hostile-volume", spec={}),
+    "attachment": large("VolumeAttachment", "hostile-attachment", spec={"nodeName": NODE}),
+    "drivers-of-a-node": large("CSINode", "other-node", spec={"drivers": []}),
+    "drivers-of-this-node": large("CSINode", NODE, spec={"drivers": []}),
+    "other-node": large("Node", "other-node", status={}),
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_CLUSTER)
+def test_objects_of_volumes_and_nodes_that_change_a_hundred_times_a_second(
+    victims: Victims, api: ServedApi, name: str
+) -> None:
+    """Also while a pod waits for them, which is never started."""
+    manifest = OF_THE_CLUSTER[name]
+    claims = {"persistentVolumeClaim": {"claimName": "hostile-claim"}}
+    waiting = pod("hostile-waiting", "hostile", volumes=[{"name": "v", **claims}])
+    put(api, waiting)
+    with victims.undisturbed(), changed_again_and_again(api, manifest, 1 / CHANGES_PER_SECOND):
+        for status in ("False", "True"):
+            api.do(partial(tell_all, status=status))
+    api.do(partial(delete_pod, name="hostile-waiting", namespace="hostile"))
+
+
+REPORT_SECONDS = 300
+"""A report is due ten seconds after the agent has seen a change, which takes long on a busy node."""
+
+MOST_CONDITIONS = 15_000
+"""With their types and states a Node has no room for more."""
+
+
+def of_others(node: Mapping[str, Any], number: int) -> Json:
+    """The Node with what others may write there, in one of its versions."""
+    status = {"status": "True", "lastHeartbeatTime": "2026-01-31T12:00:00Z"}
+    conditions = [{"type": f"C{each}", **status} for each in range(MOST_CONDITIONS)]
+    own = [each for each in node["status"]["conditions"] if not each["type"].startswith("C")]
+    annotations = {**node["metadata"].get("annotations", {}), "example.com/large": LARGE}
+    metadata = {**node["metadata"], "annotations": {**annotations, "changed": str(number)}}
+    return {
+        **node,
+        "metadata": metadata,
+        "status": {**node["status"], "conditions": conditions + own},
+    }
+
+
+def test_conditions_and_annotations_of_others_on_the_own_node(
+    victims: Victims, api: ServedApi
+) -> None:
+    kind = KIND["Node"]
+
+    def node(server: ApiServer) -> Mapping[str, Any]:
+        found = server.storage.get((kind.group, kind.resource), ("", NODE))
+        assert found is not None
+        return found
+
+    async def change(server: ApiServer) -> None:
+        for number in range(CHANGES // 10):
+            server.put_raw(kind, of_others(node(server), number))
+            await trio.sleep(1 / CHANGES_PER_SECOND)
+        # One of the agent's own reports comes after it.
+        reported = node(server)["status"]
+        server.put_raw(kind, {**node(server), "status": {**reported, "images": []}})
+        await server.until(lambda: bool(node(server)["status"]["images"]), REPORT_SECONDS)
+
+    before: list[Mapping[str, Any]] = []
+
+    async def keep(server: ApiServer) -> None:
+        before.append(node(server))
+
+    async def put_back(server: ApiServer) -> None:
+        server.put_raw(kind, before[0])
+
+    api.do(keep)
+    with victims.undisturbed():
+        api.do(change)
+        for status in ("False", "True"):
+            api.do(partial(tell_all, status=status))
+    api.do(put_back)
 
 
 RESIZES = 10
@@ -212,9 +316,11 @@ def limits_told(server: ApiServer, name: str) -> list[str]:
     return [each.get("resources", {}).get("limits", {}).get("cpu", "") for each in told]
 
 
+@pytest.mark.parametrize("policy", ["NotRequired", "RestartContainer"])
 def test_a_pod_of_hundreds_of_containers_that_is_resized_again_and_again(
-    victims: Victims, api: ServedApi
+    victims: Victims, api: ServedApi, policy: str
 ) -> None:
+    """With `RestartContainer` each round makes all containers anew, unless it is overtaken."""
     name = "hostile-resized"
 
     def resized(number: int) -> Json:
@@ -222,6 +328,10 @@ def test_a_pod_of_hundreds_of_containers_that_is_resized_again_and_again(
             "image": "resized",
             "imagePullPolicy": "IfNotPresent",
             "resources": amounts(number),
+            "resizePolicy": [
+                {"resourceName": resource, "restartPolicy": policy}
+                for resource in ("cpu", "memory")
+            ],
         }
         containers = [{"name": f"c{each}", **part} for each in range(RESIZED_CONTAINERS)]
         manifest = pod_manifest(name, *containers, nodeName=NODE)
