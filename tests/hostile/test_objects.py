@@ -242,7 +242,7 @@ def test_objects_of_volumes_and_nodes_that_change_a_hundred_times_a_second(
 
 
 REPORT_SECONDS = 300
-"""A report is due ten seconds after the agent has seen a change, which takes long on a busy node."""
+"""A report is due ten seconds after a change was seen, which takes long on a busy node."""
 
 MOST_CONDITIONS = 15_000
 """With their types and states a Node has no room for more."""
