@@ -201,6 +201,15 @@ def pressures(session: nox.Session) -> None:
 
 
 @nox.session
+def years(session: nox.Session) -> None:
+    """Whether a node of two simulated years keeps nothing of what has gone: an hour."""
+    install(session, "test", "protos")
+    environment = {"TRIO_KUBELET_MONTHS": "24", "PYTHONHASHSEED": "0"}
+    file = "tests/simulation/test_years.py"
+    session.run("pytest", "-n0", "-s", "-k", "last_year", file, *session.posargs, env=environment)
+
+
+@nox.session
 def reloads(session: nox.Session) -> None:
     """Whether ten minutes of reloads, good and broken in turns, disturb no pod under churn."""
     install(session, "test")

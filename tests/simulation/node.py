@@ -206,7 +206,7 @@ class Node:
         self._life = trio.CancelScope()
         self._ended = trio.Event()
         self._ended.set()
-        self.eviction_settings: Mapping[str, Any] = {"eviction_hard": {}}
+        self.settings: Mapping[str, Any] = {"eviction_hard": {}}
         self._machine_root = root / "machine"
         self.load = Load(self._machine_root, runtime)
         self._machine = evolve(
@@ -345,7 +345,7 @@ class Node:
                 healthz_port=0,
                 enable_server=False,
                 # Nothing is short on this node unless somebody sets thresholds.
-                **self.eviction_settings,
+                **self.settings,
             ),
             options=NodeOptions(
                 root_dir=str(self.root / "kubelet"),

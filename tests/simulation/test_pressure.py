@@ -67,7 +67,7 @@ def test_as_many_pods_go_as_must_in_their_order_whenever_the_agent_is_killed(
     gone, stay = ORDER[:number], [*ORDER[number:], "critical"]
 
     async def scene(scene: Scene) -> None:
-        scene.node.eviction_settings = {"eviction_hard": {"memory.available": "100Mi"}}
+        scene.node.settings = {"eviction_hard": {"memory.available": "100Mi"}}
         await scene.restart_agent()
         scene.put(asking("within", "64Mi"))
         scene.put(asking("above", "1Mi"))

@@ -127,7 +127,7 @@ class World:
         self._fault_schedule.on_call = invariants.on_call
         invariants.evictions.node = self._node
         invariants.evictions.on_eviction = self._end_agent_in_an_eviction
-        self._node.eviction_settings = EVICTION_SETTINGS
+        self._node.settings = EVICTION_SETTINGS
         self._disk.measure = self._node.load.statvfs
         self._shortages = Shortages(self._node, self._record, self._chance, self._start_soon)
         runtime.events.add_observer(self._shortages.on_event)
