@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.hostile.conftest import NodePort, ask, log_of
+from tests.hostile.conftest import log_of
+from tests.hostile.node_port import NodePort, ask
 from tests.hostile.victims import Victims
 
 UNAUTHORIZED, TOO_MANY = 401, 429

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+import trio
 from attrs import field, frozen
 
 from trio_kubelet.k8s import Pod
@@ -21,6 +22,7 @@ from trio_kubelet.server.messages import (
 )
 from trio_kubelet.server.router import RUN_IN_POD, Route
 from trio_kubelet.streaming.backend import StreamPieces, SwitchedConnection, dial, splice
+from trio_kubelet.streaming.port_streams import STREAMS_OF_A_PORT, CountedStreams, StreamCounts
 from trio_kubelet.streaming.translation import (
     COMMAND_PROTOCOL,
     ERROR,
@@ -39,6 +41,8 @@ from trio_kubelet.streaming.translation import (
 from trio_kubelet.streaming.websocket import WebSocket, accepted
 
 MAX_PORT = 65535
+MOST_PORTS = 128
+"""Each has two channels of a WebSocket, whose number is a byte."""
 MOST_OUTPUT_BYTES = 1 << 20
 LEAST_OUTPUT_BYTES = 16 * 1024
 ALL_OUTPUT_BYTES = 4 << 20
@@ -96,6 +100,8 @@ def wanted_ports(query: Values, headers: Headers) -> tuple[int, ...]:
         if not (digits.isascii() and digits.isdecimal() and int(digits[:6]) <= MAX_PORT):
             raise RequestError(400, f'invalid port "{text}"')
         found.append(int(digits))
+    if len(found) > MOST_PORTS:
+        raise RequestError(400, f"more than {MOST_PORTS} ports cannot be forwarded")
     return tuple(found)
 
 
@@ -144,6 +150,7 @@ class PodStreams:
     idle_seconds: Callable[[], float]
     takes_websockets: bool = False
     _pieces: StreamPieces = field(init=False, factory=StreamPieces)
+    _ports: StreamCounts = field(init=False, factory=StreamCounts)
     _outputs: StreamPieces = field(
         init=False,
         factory=lambda: StreamPieces(MOST_OUTPUT_BYTES, LEAST_OUTPUT_BYTES, ALL_OUTPUT_BYTES),
@@ -187,8 +194,17 @@ class PodStreams:
         ask = partial(self.runtime.port_forward, wanted)
         if is_tunnel:
             headers = accepted(request.headers, TUNNEL_PROTOCOL)
-            return await self._translate(request, ask, SPDY_PORT_FORWARD, headers, TunnelClient)
-        return await self._stream(request, ask)
+            return await self._translate(
+                request,
+                ask,
+                SPDY_PORT_FORWARD,
+                headers,
+                lambda client: CountedStreams(TunnelClient(client), request.place, self._ports),
+            )
+        if not ports:
+            return await self._stream(request, ask, self._ports)
+        with self._ports.held(request.place.owner, STREAMS_OF_A_PORT * len(ports)):
+            return await self._stream(request, ask)
 
     async def run(self, request: Request) -> Response:
         """Run a command to its end; what it has said on both streams."""
@@ -208,13 +224,21 @@ class PodStreams:
             return Response(status=500, body=words.encode() + said)
         return Response(content_type="application/json", body=said)
 
-    async def _stream(self, request: Request, ask: Callable[[], Awaitable[str]]) -> Response | None:
+    async def _stream(
+        self,
+        request: Request,
+        ask: Callable[[], Awaitable[str]],
+        counts: StreamCounts | None = None,
+    ) -> Response | None:
         found = await _dialled(request, ask, request.method, request.headers)
         if not isinstance(found, SwitchedConnection):
             return found
         async with found.stream:
             client = await request.switch_protocols(found.headers)
-            await splice(client, found.stream, found.ahead, self._pieces, self.idle_seconds())
+            if counts is not None:
+                client = CountedStreams(client, request.place, counts)
+            async with client:
+                await splice(client, found.stream, found.ahead, self._pieces, self.idle_seconds())
         return None
 
     async def _command(
@@ -232,7 +256,7 @@ class PodStreams:
         ask: Callable[[], Awaitable[str]],
         spdy: Headers,
         headers: HeaderPairs,
-        open_client: Callable[[WebSocket], TunnelClient | CommandClient],
+        open_client: Callable[[WebSocket], trio.abc.Stream],
     ) -> Response | None:
         """Connect a WebSocket with a runtime that speaks SPDY."""
         found = await _dialled(request, ask, "POST", spdy)
@@ -241,10 +265,10 @@ class PodStreams:
         async with found.stream:
             stream = await request.switch_protocols(headers)
             client = open_client(WebSocket(stream, request.place.turn))
-            if isinstance(client, CommandClient):
-                await client.greet()
-            await splice(client, found.stream, found.ahead, self._pieces, self.idle_seconds())
-            await client.aclose()
+            async with client:
+                if isinstance(client, CommandClient):
+                    await client.greet()
+                await splice(client, found.stream, found.ahead, self._pieces, self.idle_seconds())
         return None
 
     def _pod(self, request: Request) -> Pod:

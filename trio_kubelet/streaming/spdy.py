@@ -7,7 +7,8 @@ grant nor heed windows of flow control: TCP holds up who sends too fast.
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 
 from attrs import define, frozen
 
@@ -18,7 +19,9 @@ MOST_FRAME_BYTES = (1 << 24) - 1
 _HEAD = struct.Struct(">II")
 _CONTROL = 1 << 31
 _VERSION = 3 << 16
-_SYN_STREAM = 1
+_SYN_STREAM, _RST_STREAM = 1, 3
+_TYPE = 0xFFFF
+_ID = struct.Struct(">I")
 _FIN = 1 << 24
 _SIZE = MOST_FRAME_BYTES
 
@@ -103,3 +106,66 @@ class SpdyFrames:
         self._left = second & _SIZE
         self._stream = 0 if first & _CONTROL else first
         return position + _HEAD.size
+
+
+class Change(Enum):
+    """What one end of a connection says of a stream."""
+
+    OPENED = auto()
+    ENDED = auto()
+    RESET = auto()
+
+
+_CHANGES: Mapping[int, Change] = {_SYN_STREAM: Change.OPENED, _RST_STREAM: Change.RESET}
+
+
+@define
+class StreamChanges:
+    """Reads which streams one end opens, ends and resets; what is in them is passed over."""
+
+    has_more: bool = False
+    """True if what has come already may not all be read."""
+    _buffer: bytes = b""
+    _left: int = 0
+    """Of the content of a frame, to be passed over."""
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of that end."""
+        self._buffer += data
+        self.has_more = True
+
+    def changes(self) -> list[tuple[Change, int]]:
+        """The changes in some frames, each with the id of its stream."""
+        found = []
+        position, size = 0, len(self._buffer)
+        for _ in range(FRAMES_IN_A_TURN):
+            passed = min(self._left, size - position)
+            position += passed
+            self._left -= passed
+            head = self._head(position)
+            if head is None:
+                self.has_more = False
+                break
+            stream, change, self._left = head
+            position += _HEAD.size
+            if change is not None:
+                found.append((change, stream))
+        self._buffer = self._buffer[position:]
+        return found
+
+    def _head(self, position: int) -> tuple[int, Change | None, int] | None:
+        """Stream, change and size of the frame that begins here; None if more has to come first."""
+        left = len(self._buffer) - position
+        if left < _HEAD.size:
+            return None
+        first, second = _HEAD.unpack_from(self._buffer, position)
+        size = second & _SIZE
+        if not first & _CONTROL:
+            return first, Change.ENDED if second & _FIN else None, size
+        change = _CHANGES.get(first & _TYPE)
+        if change is None or size < _ID.size:
+            return 0, None, size
+        if left < _HEAD.size + _ID.size:
+            return None
+        (stream,) = _ID.unpack_from(self._buffer, position + _HEAD.size)
+        return stream & ~_CONTROL, change, size

@@ -348,6 +348,8 @@ def test_streams_are_read_off_the_query(text: str, streams: Streams | None) -> N
         ("websocket", "port=00000199999", None),
         ("websocket", f"port=1{'0' * 5000}", None),
         ("websocket", "port=99999999999999999999", None),
+        ("websocket", "port=" + ",".join(["8"] * 128), (8,) * 128),
+        ("websocket", "port=" + ",".join(["8"] * 129), None),
     ],
 )
 def test_ports_are_read_off_the_query(
