@@ -42,6 +42,7 @@ LOG_FORMATS = ("text", "json")
 TRACE_SCHEMES = ("dns", "unix", "unix-abstract")
 MILLION = 1_000_000
 _CPU_DIGITS = 9
+_RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
 
 
 def validate(
@@ -219,6 +220,8 @@ def _amounts(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
     )
     for name, resources in reservations:
         for resource, amount in resources.items():
+            if resource not in _RESERVABLE:
+                yield f'{name} value failed to parse: cannot reserve "{resource}" resource'
             if (_parsed_quantity(amount) or Quantity("-1")) < Quantity("0"):
                 yield f'{name} {resource} "{amount}" must be a quantity, and not negative'
     if not _parsed_quantity(configuration.container_log_max_size):

@@ -117,7 +117,6 @@ def reserved_cgroup_config(
         memory_limit_bytes=memory,
         memory_min_bytes=memory if keeps_reserved else None,
         pids_limit=amounts[PIDS].value if PIDS in amounts else None,
-        hugepage_limits=hugepage_limits(amounts, ()),
     )
 
 

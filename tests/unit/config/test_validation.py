@@ -139,6 +139,11 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"system_cgroups": "/system"}, "cgroupRoot (--cgroup-root) was not specified"),
     ({"system_reserved": {"cpu": "some"}}, 'systemReserved (--system-reserved) cpu "some"'),
     ({"kube_reserved": {"cpu": "-1"}}, 'kubeReserved (--kube-reserved) cpu "-1"'),
+    (
+        {"system_reserved": {"hugepages-2Mi": "4Mi"}},
+        "systemReserved (--system-reserved) value failed to parse: "
+        'cannot reserve "hugepages-2Mi" resource',
+    ),
     ({"container_log_max_size": "big"}, '"big" must be a quantity'),
     *(
         (
