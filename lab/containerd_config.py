@@ -83,6 +83,7 @@ def _runtime(settings: ContainerdSettings) -> dict[str, Value]:
         "cdi_spec_dirs": [str(settings.cdi_specifications)],
         "restrict_oom_score_adj": settings.restrict_oom_score_adj,
         "netns_mounts_under_state_dir": True,
+        "disable_hugetlb_controller": False,
         "tolerate_missing_hugetlb_controller": True,
     }
 

@@ -16,11 +16,15 @@ _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
 @frozen
 class CgroupFile:
-    """One file to write: which controller it belongs to, its name and its text."""
+    """One file to write: which controller it belongs to, its name and its text.
+
+    Not every kernel has a file that `may_be_missing`.
+    """
 
     controller: str
     name: str
     text: str
+    may_be_missing: bool = False
 
 
 def files_v1(config: CgroupConfig) -> Iterator[CgroupFile]:
@@ -36,7 +40,7 @@ def files_v1(config: CgroupConfig) -> Iterator[CgroupFile]:
     if config.pids_limit is not None:
         yield CgroupFile("pids", "pids.max", str(config.pids_limit))
     for size, limit in config.hugepage_limits.items():
-        yield CgroupFile("hugetlb", f"hugetlb.{page_size(size)}.limit_in_bytes", str(limit))
+        yield from _hugepage_files(size, "limit_in_bytes", limit)
 
 
 def files_v2(config: CgroupConfig) -> Iterator[CgroupFile]:
@@ -56,7 +60,17 @@ def files_v2(config: CgroupConfig) -> Iterator[CgroupFile]:
     if config.pids_limit is not None:
         yield CgroupFile("pids", "pids.max", str(config.pids_limit))
     for size, limit in config.hugepage_limits.items():
-        yield CgroupFile("hugetlb", f"hugetlb.{page_size(size)}.max", str(limit))
+        yield from _hugepage_files(size, "max", limit)
+
+
+def _hugepage_files(size: int, name: str, limit: int) -> Iterator[CgroupFile]:
+    """Yield the limits of pages that are used and, since Linux 5.7, of those that are reserved.
+
+    Without the second one a process may map more than its limit, and is killed when it uses it.
+    """
+    yield CgroupFile("hugetlb", f"hugetlb.{page_size(size)}.{name}", str(limit))
+    reserved = f"hugetlb.{page_size(size)}.rsvd.{name}"
+    yield CgroupFile("hugetlb", reserved, str(limit), may_be_missing=True)
 
 
 def page_size(size_bytes: int) -> str:

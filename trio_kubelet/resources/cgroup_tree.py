@@ -178,7 +178,9 @@ class CgroupTree:
         if root is None:
             log.debug("cgroup controller not available", controller=file.controller, file=file.name)
             return
-        (root / path.lstrip("/") / file.name).write_text(file.text)
+        target = root / path.lstrip("/") / file.name
+        if not file.may_be_missing or target.exists():
+            target.write_text(file.text)
 
 
 def _find_v1(mounts: tuple[MountPoint, ...]) -> CgroupTree | None:

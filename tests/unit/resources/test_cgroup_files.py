@@ -22,7 +22,9 @@ def test_files_of_cgroup_v1_in_the_order_the_kernel_takes() -> None:
         ("memory.limit_in_bytes", str(64 * MI)),
         ("pids.max", "10"),
         ("hugetlb.2MB.limit_in_bytes", str(4 * MI)),
+        ("hugetlb.2MB.rsvd.limit_in_bytes", str(4 * MI)),
         ("hugetlb.1GB.limit_in_bytes", "0"),
+        ("hugetlb.1GB.rsvd.limit_in_bytes", "0"),
     ]
 
 
@@ -33,7 +35,9 @@ def test_files_of_cgroup_v2() -> None:
         ("memory.max", str(64 * MI)),
         ("pids.max", "10"),
         ("hugetlb.2MB.max", str(4 * MI)),
+        ("hugetlb.2MB.rsvd.max", str(4 * MI)),
         ("hugetlb.1GB.max", "0"),
+        ("hugetlb.1GB.rsvd.max", "0"),
     ]
 
 

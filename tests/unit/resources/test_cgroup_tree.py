@@ -72,6 +72,20 @@ def test_a_controller_the_machine_lacks_is_left_out(tmp_path: Path) -> None:
     assert not (tmp_path / "kubepods" / "pids.max").exists()
 
 
+@pytest.mark.parametrize(("version", "name"), [(1, "limit_in_bytes"), (2, "max")])
+def test_reserved_huge_pages_are_limited_by_kernels_that_can(
+    version: int, name: str, tmp_path: Path
+) -> None:
+    reserved = tmp_path / f"hugetlb.2MB.rsvd.{name}"
+    tree = CgroupTree(version=version, hierarchies={"hugetlb": tmp_path})
+    tree.write("/", CgroupConfig(hugepage_limits={2 << 20: 4096}))
+    assert (tmp_path / f"hugetlb.2MB.{name}").read_text() == "4096"
+    assert not reserved.exists()
+    reserved.touch()
+    tree.write("/", CgroupConfig(hugepage_limits={2 << 20: 8192}))
+    assert reserved.read_text() == "8192"
+
+
 @pytest.mark.parametrize(
     ("version", "files", "limited"),
     [
