@@ -42,7 +42,7 @@ async def watch_static_sources(parts: NodeParts, updates: PodUpdates) -> None:
         adopt=lambda: adopt_running(parts.cache.pods()),
         journal=parts.journal,
     )
-    file = partial(_watch_files, context(kept_folder=kept / "file"))
+    file = partial(watch_files, context(kept_folder=kept / "file"))
     http = partial(_watch_url, context(kept_folder=kept / "http"))
     async with trio.open_nursery() as nursery:
         for source, fields, watch in (
@@ -54,9 +54,10 @@ async def watch_static_sources(parts: NodeParts, updates: PodUpdates) -> None:
             nursery.start_soon(watched.run)
 
 
-async def _watch_files(
+async def watch_files(
     context: ManifestContext, configuration: KubeletConfiguration, send: SendPods
 ) -> None:
+    """Watch the folder that a configuration names; return at once if it names none."""
     if configuration.static_pod_path:
         await watch_manifest_files(
             Path(configuration.static_pod_path),

@@ -207,6 +207,9 @@ class ManifestReports:
 
 T = TypeVar("T")
 
+MOST_LOOKS = 8
+"""Places that hang and were left behind may hold so many threads but for one."""
+
 SendPods = Callable[[tuple[Pod, ...]], Awaitable[None]]
 """Takes the full set of a source's pods. The first call means: the source has spoken."""
 
@@ -216,8 +219,10 @@ class ManifestContext:
     """The parts that a source of manifests works with.
 
     `kept_folder` holds its last good manifests, and is its own. `adopt` returns what tells of the
-    pods that run when it is called. Files are read and manifests decoded and compared in threads of
-    `limiter`: there may be thousands of pods in them.
+    pods that run when it is called. Manifests are decoded, compared and kept in threads of
+    `limiter`: there may be thousands of pods in them. What looks at a place that may hang for ever,
+    as a file system of the network does, runs in threads of `looks`: a live change of the setting
+    leads to another place, and waits for none of the former.
     """
 
     node_name: str
@@ -225,6 +230,7 @@ class ManifestContext:
     adopt: Callable[[], Adopt]
     journal: Journal
     limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
+    looks: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MOST_LOOKS))
 
     def pods(
         self, source: Source, send: SendPods, *, settle_seconds: float = SETTLE_SECONDS
@@ -295,6 +301,10 @@ class StaticPodSet:
         """Run blocking work of this source; a disk that hangs holds up this source alone."""
         limiter = self._context.limiter
         return await run_in_thread(work, abandon_on_cancel=True, limiter=limiter)
+
+    async def look(self, work: Callable[[], T]) -> T:
+        """Run what looks at the place of the source, and blocks for as long as that hangs."""
+        return await run_in_thread(work, abandon_on_cancel=True, limiter=self._context.looks)
 
     async def _resolve(self, manifests: Sequence[Manifest]) -> _Resolution:
         adopt = self._context.adopt()

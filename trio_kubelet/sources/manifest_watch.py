@@ -84,7 +84,7 @@ async def watch_manifest_files(
         while True:
             look_again = math.inf
             try:
-                found = await pods.in_thread(partial(look, path, pods.reader, seen, watch))
+                found = await pods.look(partial(look, path, pods.reader, seen, watch))
                 if found.problem:
                     look_again = await pods.take_trouble(str(path), found.problem)
                 else:
