@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -14,6 +14,8 @@ import pytest
 import trio
 
 from lab.cluster_api import AwayError, Json, RefusedError
+from lab.device_plugin import RESOURCE as DEVICE_RESOURCE
+from lab.device_plugin import LabDevicePlugin
 from lab.dra_driver import NAME, LabDRADriver
 from lab.go_kubelet import GoKubelet
 from lab.orphans import marked
@@ -40,16 +42,20 @@ PUBLISHED_EVERY_SECONDS = 1.0
 @pytest.fixture
 def devices(local_cluster: LocalCluster) -> Iterator[None]:
     """Devices of the driver on the node, and the class that pods name."""
-    api = local_cluster.api
-    selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
-    api.create(
-        f"{GROUP}/deviceclasses", {"metadata": {"name": NAME}, "spec": {"selectors": [selector]}}
-    )
-    with published(local_cluster):
+    with device_class(local_cluster), published(local_cluster):
         yield
     with suppress(RefusedError):
-        api.delete(f"{GROUP}/resourceslices/lab-slice")
-    api.delete(f"{GROUP}/deviceclasses/{NAME}")
+        local_cluster.api.delete(f"{GROUP}/resourceslices/lab-slice")
+
+
+@contextmanager
+def device_class(cluster: LocalCluster) -> Iterator[None]:
+    """The class that pods name."""
+    selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
+    body = {"metadata": {"name": NAME}, "spec": {"selectors": [selector]}}
+    cluster.api.create(f"{GROUP}/deviceclasses", body)
+    yield
+    cluster.api.delete(f"{GROUP}/deviceclasses/{NAME}")
 
 
 @contextmanager
@@ -97,23 +103,33 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def driver(cluster: LocalCluster, folder: Path, *options: str) -> Iterator[LabDRADriver]:
-    """The driver as a process of its own, which is killed at the end."""
-    socket = cluster.agent.root / "plugins_registry" / "dra.sock"
+    """The driver as a process of its own, which is killed at the end; its socket is gone then."""
+    with killed_driver(cluster, folder, *options):
+        yield LabDRADriver(folder)
+    registry_socket(cluster).unlink(missing_ok=True)
+
+
+@contextmanager
+def killed_driver(cluster: LocalCluster, folder: Path, *options: str) -> Iterator[None]:
+    """The driver as a process of its own; killed at the end, it leaves its sockets behind."""
     command = [sys.executable, "-m", "lab.dra_driver", "--folder", str(folder)]
     command += [
         "--registry-socket",
-        str(socket),
+        str(registry_socket(cluster)),
         "--cdi",
         str(cluster.containerd.cdi_specifications),
         *options,
     ]
     with subprocess.Popen(command, env=marked(os.environ)) as process:
         try:
-            yield LabDRADriver(folder)
+            yield
         finally:
             process.kill()
-            process.wait()
-            socket.unlink(missing_ok=True)
+
+
+def registry_socket(cluster: LocalCluster) -> Path:
+    """The socket at which the driver registers."""
+    return cluster.agent.root / "plugins_registry" / "dra.sock"
 
 
 def claim_spec() -> Json:
@@ -261,6 +277,29 @@ def test_claims_stay_with_their_pods_over_kills_of_agent_and_driver(
         assert times(said, UNPREPARE, uid) >= 1
 
 
+def test_a_driver_that_is_killed_and_leaves_its_sockets_has_no_devices_until_it_is_back(
+    local_cluster: LocalCluster, namespace: Namespace, folder: Path
+) -> None:
+    api, path = local_cluster.api, f"{GROUP}/resourceslices/lab-slice"
+    said = LabDRADriver(folder)
+    with killed_driver(local_cluster, folder):
+        wait_registered(said, 1)
+        put_slice(local_cluster)
+    assert registry_socket(local_cluster).is_socket()
+    api.wait_gone(path)
+    with driver(local_cluster, folder):
+        wait_registered(said, 2)
+        put_slice(local_cluster)
+        with device_class(local_cluster):
+            uid = add_claim(namespace, "one")
+            namespace.run("first", user(), **of_claim("one"))
+            assert shown(namespace, "first") == {uid}
+            api.delete(namespace.path("Pod", "first"))
+            namespace.wait_gone("first")
+            wait_unprepared(said)
+    api.delete(path)
+
+
 def test_a_call_that_was_cut_off_with_the_agent_is_made_again(
     local_cluster: LocalCluster, namespace: Namespace, devices: None, folder: Path
 ) -> None:
@@ -297,6 +336,50 @@ def test_a_call_that_was_cut_off_with_the_agent_is_made_again(
             deadline_seconds=DEADLINE_SECONDS,
             else_say=lambda: "the driver is not asked again",
         )
+        wait_unprepared(said)
+
+
+@contextmanager
+def device_plugin(cluster: LocalCluster, folder: Path) -> Iterator[None]:
+    """A device plugin with two devices of DEVICE_RESOURCE, until the end of the block."""
+    plugin = LabDevicePlugin(folder, cluster.agent.root / "device-plugins")
+    plugin.set_devices({"plugin-0": "Healthy", "plugin-1": "Healthy"})
+    command = [sys.executable, "-m", "lab.device_plugin"]
+    command += ["--folder", str(folder), "--plugins", str(plugin.agent)]
+    with subprocess.Popen(command, env=marked(os.environ)) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def has_resource(count: int) -> Callable[[Json], bool]:
+    """True of a Node on which pods may have so many devices of the device plugin."""
+    return lambda node: node["status"]["allocatable"].get(DEVICE_RESOURCE) == str(count)
+
+
+def test_a_claim_gives_the_extended_resource_of_a_device_plugin_that_was_here_before(
+    local_cluster: LocalCluster, namespace: Namespace, devices: None, folder: Path, tmp_path: Path
+) -> None:
+    api, node = local_cluster.api, f"/api/v1/nodes/{local_cluster.node}"
+    with device_plugin(local_cluster, tmp_path):
+        api.wait_for(node, has_resource(2))
+    local_cluster.kill_agent()
+    local_cluster.start_agent()
+    api.wait_for(node, has_resource(0))
+    path = f"{GROUP}/deviceclasses/{NAME}"
+    api.patch(path, {"spec": {"extendedResourceName": DEVICE_RESOURCE}})
+    resources = {"limits": {DEVICE_RESOURCE: "1"}}
+    with driver(local_cluster, folder) as said:
+        pod = namespace.run("first", until_term("c", "env | grep LAB_", resources=resources))
+        assert pod["status"]["extendedResourceClaimStatus"]["requestMappings"]
+        assert shown(namespace, "first") == said.prepared()
+        local_cluster.kill_agent()
+        local_cluster.start_agent()
+        wait_registered(said, 2)
+        assert container(namespace.pod("first"))["restartCount"] == 0
+        api.delete(namespace.path("Pod", "first"))
+        namespace.wait_gone("first")
         wait_unprepared(said)
 
 

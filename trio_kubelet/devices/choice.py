@@ -27,11 +27,15 @@ class Demand:
     count: int
 
 
-def container_demands(container: Container, is_device: IsDevice) -> Iterator[Demand]:
-    """The demands of one container. Limits count: for extended resources requests equal them."""
+def container_demands(pod: Pod, container: Container, is_device: IsDevice) -> Iterator[Demand]:
+    """The demands of one container of a pod, but for what it has by a claim of the pod.
+
+    Limits count: for extended resources requests equal them.
+    """
     limits = container.resources.limits if container.resources is not None else {}
+    claimed = pod.status.claimed_resources(container.name)
     for resource, amount in limits.items():
-        if amount.value > 0 and is_device(resource):
+        if amount.value > 0 and is_device(resource) and resource not in claimed:
             yield Demand(container.name, resource, amount.value)
 
 
@@ -40,7 +44,7 @@ def pod_demands(pod: Pod, is_device: IsDevice) -> tuple[Demand, ...]:
     return tuple(
         demand
         for container in pod.spec.admitted_containers
-        for demand in container_demands(container, is_device)
+        for demand in container_demands(pod, container, is_device)
     )
 
 

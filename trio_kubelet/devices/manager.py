@@ -233,7 +233,7 @@ class DeviceManager:
         Has its plugins get the devices ready first, where they ask for that. Raises ConfigError.
         """
         uid, responses = pod.metadata.uid, []
-        for demand in container_demands(container, self._counts(uid)):
+        for demand in container_demands(pod, container, self._counts(uid)):
             record = self.records.get(uid, demand.container, demand.resource)
             if uid not in self._started and (obstacle := self._obstacle(pod, demand, record)):
                 raise ConfigError(obstacle.why, WAITING)

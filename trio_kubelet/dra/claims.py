@@ -21,10 +21,14 @@ class ClaimProblem(Exception):  # noqa: N818 - the state that the claim is in
 
 @frozen
 class ClaimUse:
-    """The part of a claim that a container uses: one of its requests, or all of it (empty)."""
+    """The part of a claim that a container uses: one of its requests, or all of it (empty).
+
+    `resource` is the extended resource that the container has by it, if that is so.
+    """
 
     place: str
     request: str
+    resource: str = ""
 
 
 def has_claims(pod: Pod) -> bool:
@@ -64,7 +68,7 @@ def container_uses(pod: Pod, container: Container) -> Iterator[ClaimUse]:
     extended = pod.status.extended_resource_claim_status
     for mapping in extended.request_mappings if extended is not None else ():
         if mapping.container_name == container.name:
-            yield ClaimUse(EXTENDED, mapping.request_name)
+            yield ClaimUse(EXTENDED, mapping.request_name, mapping.resource_name)
 
 
 def drivers_of(pod: Pod, place: str, claim: AllocatedClaim) -> frozenset[str]:

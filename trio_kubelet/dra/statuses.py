@@ -5,7 +5,6 @@ from itertools import islice
 
 from trio_kubelet.dra.checkpoint import ClaimRecord
 from trio_kubelet.dra.claims import (
-    EXTENDED,
     ClaimProblem,
     ClaimUse,
     claim_names,
@@ -41,13 +40,10 @@ def claim_resource_statuses(
     def status_of(use: ClaimUse) -> ResourceStatus | None:
         name = names.get(use.place)
         record = claims(pod.metadata.namespace, name) if name is not None else None
-        if name is None or record is None or pod.metadata.uid not in record.pods:
+        if record is None or pod.metadata.uid not in record.pods:
             return None
-        claim = name if use.place == EXTENDED else use.place
-        return ResourceStatus(
-            name=f"claim:{claim}/{use.request}" if use.request else f"claim:{claim}",
-            resources=tuple(_healths(record, use.request, health_of)),
-        )
+        healths = tuple(_healths(record, use.request, health_of))
+        return ResourceStatus(name=_shown_name(use), resources=healths)
 
     found: dict[str, tuple[ResourceStatus, ...]] = {}
     for container in pod.spec.containers:
@@ -59,6 +55,13 @@ def claim_resource_statuses(
         if statuses:
             found[container.name] = tuple(statuses)
     return found
+
+
+def _shown_name(use: ClaimUse) -> str:
+    """The name of a claim as the API server takes it: as the container's spec has it."""
+    if use.resource:
+        return use.resource
+    return f"claim:{use.place}/{use.request}" if use.request else f"claim:{use.place}"
 
 
 def _healths(record: ClaimRecord, request: str, health_of: HealthOf) -> list[ResourceHealth]:

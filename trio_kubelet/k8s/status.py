@@ -249,3 +249,11 @@ class PodStatus(ApiType):
     extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
     node_allocatable_resource_claim_statuses: tuple[NodeAllocatableResourceClaimStatus, ...] = ()
     nominated_node_name: str = ""
+
+    def claimed_resources(self, container: str) -> frozenset[str]:
+        """The extended resources of a container whose devices the pod's claim has (KEP-5004)."""
+        backing = self.extended_resource_claim_status
+        mappings = backing.request_mappings if backing is not None else ()
+        return frozenset(
+            each.resource_name for each in mappings if each.container_name == container
+        )

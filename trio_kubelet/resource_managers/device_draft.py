@@ -201,7 +201,7 @@ class DeviceDraft:
             self.nodes[container.name] = nodes_in(nodes)
 
     def _demands(self, container: Container) -> Iterator[Demand]:
-        return container_demands(container, self._is_served)
+        return container_demands(self.pod, container, self._is_served)
 
     def _is_served(self, resource: str) -> bool:
         known = self._devices.plugins.get(resource)

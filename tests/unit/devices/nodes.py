@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from attrs import define, field
+from attrs import define, evolve, field
 
 from lab.device_plugin import RESOURCE, DeviceBehaviour, LabDevicePlugin
 from tests.trio_clock import TrioClock
@@ -16,10 +16,13 @@ from trio_kubelet.devices import plugins as plugins_module
 from trio_kubelet.devices.plugins import Endpoint
 from trio_kubelet.k8s import (
     Container,
+    ContainerExtendedResourceRequest,
     ContainerRestartPolicy,
     ObjectMeta,
     Pod,
+    PodExtendedResourceClaimStatus,
     PodSpec,
+    PodStatus,
     Quantity,
     ResourceRequirements,
 )
@@ -136,6 +139,20 @@ def device_pod(uid: str, *containers: Container, init: Sequence[Container] = ())
         metadata=ObjectMeta(name=uid, namespace="default", uid=uid),
         spec=PodSpec(containers=containers or (device_container(),), init_containers=tuple(init)),
     )
+
+
+def with_claim(pod: Pod, resource: str = RESOURCE) -> Pod:
+    """The pod as the scheduler leaves it that has given it a resource by a claim (KEP-5004)."""
+    mappings = tuple(
+        ContainerExtendedResourceRequest(
+            container_name=each.name, request_name=each.name, resource_name=resource
+        )
+        for each in pod.spec.admitted_containers
+    )
+    backing = PodExtendedResourceClaimStatus(
+        request_mappings=mappings, resource_claim_name="extended"
+    )
+    return evolve(pod, status=PodStatus(extended_resource_claim_status=backing))
 
 
 def devices(count: int) -> tuple[str, ...]:

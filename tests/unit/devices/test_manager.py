@@ -8,9 +8,16 @@ import trio.testing
 from trio.testing import MockClock
 
 from lab.device_plugin import RESOURCE
-from tests.unit.devices.nodes import device_container, device_node, device_pod, devices
+from tests.unit.devices.nodes import (
+    device_container,
+    device_node,
+    device_pod,
+    devices,
+    with_claim,
+)
 from trio_kubelet.devices import client as client_module
 from trio_kubelet.devices import plugins as plugins_module
+from trio_kubelet.devices.allocation import NOTHING_ALLOCATED
 from trio_kubelet.devices.manager import AllocationError, DevicesAwaitedError
 from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import Pod
@@ -148,6 +155,27 @@ async def test_a_pod_never_starts_without_its_devices_when_their_plugin_does_not
         await node.manager.release("u3")
         await trio.sleep(301)
         assert not node.manager.records.resources
+
+
+async def test_a_resource_that_a_pod_has_by_a_claim_is_none_of_a_device_plugin(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_claim, container = with_claim(OTHER), OTHER.spec.containers[0]
+    async with device_node(folder, monkeypatch) as node:
+        await node.register(node.plugin("dev-0"))
+        await node.manager.prepare(POD, ())
+        assert node.manager.refusal(by_claim, [POD]) == "", "all devices are given away"
+        await node.manager.prepare(by_claim, ())
+        assert await node.manager.allocation(by_claim, container) == NOTHING_ALLOCATED
+        await node.manager.release("u1")
+        assert node.manager.refusal(device_pod("u3"), [by_claim]) == ""
+    async with device_node(folder, monkeypatch, wait_seconds=0.0) as node:
+        assert node.manager.is_device(RESOURCE), "its plugin was there before the restart"
+        assert node.manager.refusal(by_claim, []) == ""
+        await node.manager.prepare(by_claim, ())
+        assert await node.manager.allocation(by_claim, container) == NOTHING_ALLOCATED
+        with pytest.raises(AllocationError):
+            await node.manager.prepare(POD, ())
 
 
 async def test_a_plugin_that_comes_late_serves_the_pods_that_wait_still(

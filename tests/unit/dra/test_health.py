@@ -291,7 +291,7 @@ async def test_a_container_shows_the_devices_of_the_requests_that_it_names(
     assert node.manager.resource_statuses(claim_pod("v", "a"), with_messages=True) == {}
 
 
-async def test_extended_resources_are_named_by_their_claim(
+async def test_extended_resources_are_named_as_in_the_spec_of_their_container(
     node: ClaimNode, autojump_clock: MockClock
 ) -> None:
     put(node, PreparedDevice(pool="p", device="gpu", requests=("r-0",), cdi_ids=("k=g",)))
@@ -300,7 +300,7 @@ async def test_extended_resources_are_named_by_their_claim(
     )
     status = PodExtendedResourceClaimStatus(request_mappings=(mapping,), resource_claim_name="a")
     pod = evolve(claim_pod("u"), status=PodStatus(extended_resource_claim_status=status))
-    assert shown(node, pod) == {"main": [("claim:a/r-0", [("Unknown", "")])]}
+    assert shown(node, pod) == {"main": [("example.com/gpu", [("Unknown", "")])]}
 
 
 def told(*names: str, **health: object) -> Sequence[wire.DeviceHealth]:

@@ -133,7 +133,16 @@ class Admission:
         """The shortages. The agent's own numbers go before the node object's."""
         told = node.status.allocatable if node is not None else {}
         limits = {**told, PODS: Quantity(self.max_pods), **self.allocatable()}
-        limits = {name: amount for name, amount in limits.items() if not self.is_device(name)}
+        claimed = {
+            resource
+            for container in pod.spec.admitted_containers
+            for resource in pod.status.claimed_resources(container.name)
+        }
+        limits = {
+            name: amount
+            for name, amount in limits.items()
+            if name not in claimed and not self.is_device(name)
+        }
         return shortages(pod, others, limits, limits_are_complete=node is not None)
 
     def _unfit(self, pod: Pod, others: Sequence[Pod], node: Node | None) -> Rejection | None:

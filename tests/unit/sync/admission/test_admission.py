@@ -191,6 +191,27 @@ FULL = [make_pod("q", requests={"cpu": "2"})]
 CRITICAL: dict[str, Any] = {"requests": CPU, "priority": 2_000_000_000}
 
 
+def test_a_resource_that_a_pod_has_by_a_claim_is_not_taken_from_the_node() -> None:
+    backing = {
+        "resourceClaimName": "extended",
+        "requestMappings": [
+            {"containerName": "c", "requestName": "r", "resourceName": "example.com/gpu"}
+        ],
+    }
+    node = make_node(allocatable={"example.com/gpu": "0", "example.com/nic": "0"})
+    gpu, both = {"example.com/gpu": "1"}, {"example.com/gpu": "1", "example.com/nic": "1"}
+    status = {"extendedResourceClaimStatus": backing}
+    admission = make_admission(node)
+    assert admission(make_pod(requests=gpu, limited=True, status=status), []) is None
+    for pod, resource in (
+        (make_pod(requests=gpu, limited=True), "gpu"),
+        (make_pod(requests=both, limited=True, status=status), "nic"),
+    ):
+        rejection = admission(pod, [])
+        assert isinstance(rejection, Rejection)
+        assert rejection.reason == f"OutOfexample.com/{resource}"
+
+
 def test_others_are_preempted_for_a_critical_pod() -> None:
     verdict = make_admission()(make_pod(**CRITICAL), FULL)
     assert verdict == Preemption(victims=tuple(FULL), resource="cpu")
