@@ -93,14 +93,16 @@ class _PodWait:
 
 
 class _DriversMissing(ClaimProblem):
-    def __init__(self, drivers: Iterable[str]) -> None:
+    """Drivers are not registered, or those that `are_away` do not take connections."""
+
+    def __init__(self, drivers: Collection[str], are_away: Collection[str]) -> None:
         self.drivers = frozenset(drivers)
-        names = sorted(self.drivers)
-        is_one = len(names) == 1
         super().__init__(
-            f"DRA driver {names[0]} is not registered"
-            if is_one
-            else f"DRA drivers {', '.join(names)} are not registered"
+            "; ".join(
+                f"DRA driver {name} "
+                f"{'takes no connections' if name in are_away else 'is not registered'}"
+                for name in sorted(drivers)
+            )
         )
 
 
@@ -337,11 +339,11 @@ class ClaimManager:
                 walk.step(ClaimEvent.FAILED if problem else ClaimEvent.SUCCEEDED, cause=problem)
 
     def _registered(self, records: Iterable[ClaimRecord]) -> Mapping[str, DRADriver]:
-        """Return the drivers of claims. Raises ClaimProblem if some are not registered."""
+        """Return the drivers of claims. Raises ClaimProblem if some are not there."""
         names = {name for record in records for name in record.drivers}
         found = {name: driver for name in names if (driver := self._drivers.get(name)) is not None}
         if missing := names - found.keys():
-            raise _DriversMissing(missing)
+            raise _DriversMissing(missing, list(filter(self._drivers.is_away, missing)))
         return found
 
     def _state(self, record: ClaimRecord) -> ClaimState:

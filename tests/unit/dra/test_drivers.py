@@ -1,7 +1,11 @@
 """Drivers that register through the folder of plugins, on real sockets."""
 
+import socket as socket_module
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ from trio_kubelet.dra import DRADrivers
 from trio_kubelet.dra import driver as driver_module
 from trio_kubelet.dra.driver import V1, V1BETA1, ClaimIdentity, DRADriver
 from trio_kubelet.dra.health import MAX_DEVICES, ClaimDeviceHealth
-from trio_kubelet.plugins import PluginRegistry
+from trio_kubelet.plugins import Plugin, PluginRegistry
 from trio_kubelet.rpc import open_rpc_loop
 
 SECONDS = 20.0
@@ -25,6 +29,17 @@ def folder() -> Iterator[Path]:
     """A folder with a short path, since there will be sockets in it."""
     with tempfile.TemporaryDirectory(prefix="dra-") as folder:
         yield Path(folder)
+
+
+@contextmanager
+def driver_process(folder: Path, socket: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The driver as a process of its own, which leaves its sockets behind when it is killed."""
+    command = [sys.executable, "-m", "lab.dra_driver", "--folder", str(folder)]
+    with subprocess.Popen([*command, "--registry-socket", str(socket)]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 async def registered(drivers: DRADrivers, *, is_there: bool = True) -> DRADriver | None:
@@ -62,6 +77,58 @@ async def test_a_driver_serves_from_its_registration_until_it_goes(
         told = (await driver.prepare([CLAIM])).problems["uid"]
         assert told.startswith("NodePrepareResources: rpc error: code = Unavailable"), told
         nursery.cancel_scope.cancel()
+
+
+async def test_a_driver_that_is_killed_and_leaves_its_sockets_is_away_until_it_is_back(
+    folder: Path,
+) -> None:
+    drivers, sockets = DRADrivers(), folder / "r"
+    sockets.mkdir()
+    async with open_rpc_loop(), trio.open_nursery() as nursery:
+        nursery.start_soon(PluginRegistry(sockets, {"DRAPlugin": drivers.handle}).run)
+        with driver_process(folder, sockets / "d.sock") as process:
+            await registered(drivers)
+            process.kill()
+            await registered(drivers, is_there=False)
+        assert (sockets / "d.sock").is_socket()
+        assert drivers.is_away(NAME)
+        assert not drivers.names()
+        with driver_process(folder, sockets / "d.sock"):
+            driver = await registered(drivers)
+            assert driver is not None
+            assert (await driver.prepare([CLAIM])).problems == {}
+            assert not drivers.is_away(NAME)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_driver_that_ends_idle_connections_is_not_away(folder: Path) -> None:
+    drivers, told, path = DRADrivers(), list[str](), folder / "dra.sock"
+    plugin = Plugin(type="DRAPlugin", name=NAME, endpoint=str(path), versions=(V1,), socket=path)
+    drivers.on_change.add(told.append)
+    with socket_module.socket(socket_module.AF_UNIX) as bound:
+        bound.bind(str(path))
+        bound.listen()
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound.dup()))
+        async with listener, drivers.handle(plugin):
+            with trio.fail_after(SECONDS):
+                for _ in range(3):
+                    async with await listener.accept() as connection:
+                        assert await connection.receive_some(3) == b"PRI"
+        assert told == [NAME, NAME], "it came and went once"
+
+
+async def test_a_driver_that_is_away_gives_its_place_to_the_one_before_it(folder: Path) -> None:
+    drivers = DRADrivers()
+    old = DRADriver(name=NAME, endpoint="/old.sock", version=V1)
+    path = folder / "new.sock"
+    plugin = Plugin(type="DRAPlugin", name=NAME, endpoint=str(path), versions=(V1,), socket=path)
+    with drivers.registered(old):
+        async with drivers.handle(plugin):
+            assert drivers.get(NAME) != old
+            with trio.fail_after(SECONDS):
+                while drivers.get(NAME) != old:
+                    await trio.lowlevel.checkpoint()
+        assert not drivers.is_away(NAME)
 
 
 async def test_a_driver_that_hangs_is_given_up_after_the_deadline(
