@@ -17,8 +17,6 @@ from trio_kubelet.kernel.state_file import StateFile
 from trio_kubelet.rpc import RpcError
 
 CHECKPOINT = "kubelet_internal_checkpoint"
-MAX_BYTES = 64 * 2**20
-"""Of a file that is read."""
 MAX_RECORDED_BYTES = 32 * 2**20
 """Of all records: each change writes them all."""
 
@@ -35,7 +33,6 @@ class DeviceRecords:
             trio.CapacityLimiter(1),
             snapshot=self._checkpoint,
             printed=printed,
-            max_bytes=MAX_BYTES,
         )
         self._pods: dict[str, dict[tuple[str, str], DeviceRecord]] = {}
         self._held: dict[str, dict[str, int]] = {}

@@ -9,6 +9,7 @@ nobody knows what it has done.
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import field, frozen
@@ -17,6 +18,8 @@ from trio_kubelet.foreign_text import is_path_part, is_unicode
 from trio_kubelet.k8s.json_text import go_json
 
 KIND, API_VERSION = "DRACheckpoint", "checkpoint.dra.kubelet.k8s.io/v1"
+AROUND_BYTES = 40
+"""Of keys, quotes, commas and brackets in the file, for each name; no field has more."""
 NAME_LIMIT = 1024
 """Characters of a name in an entry; what has more was not written by a kubelet."""
 
@@ -36,7 +39,7 @@ class PreparedDevice:
     share_id: str = ""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, slots=False)
 class ClaimRecord:
     """A claim that pods of this node use. `drivers` have the devices that each has prepared.
 
@@ -53,6 +56,21 @@ class ClaimRecord:
     def is_answered(self) -> bool:
         """True if all drivers have prepared their devices."""
         return None not in self.drivers.values()
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """The size of the record: its names, and what the file has around each."""
+        names = (self.uid, self.namespace, self.name, *self.pods, *self.drivers)
+        devices = [each for listed in self.drivers.values() for each in listed or ()]
+        told = (
+            name
+            for each in devices
+            for name in (
+                *(each.pool, each.device, each.share_id),
+                *(*each.requests, *each.cdi_ids),
+            )
+        )
+        return sum(len(each.encode()) + AROUND_BYTES for each in (*names, *told))
 
 
 @frozen(kw_only=True)

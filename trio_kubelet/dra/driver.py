@@ -2,11 +2,13 @@
 
 What a driver answers goes into configs of containers and into a file: its size is limited, and an
 answer that breaks a rule is told of as one that failed. Each call has a connection of its own, for
-one that was idle for days may be none any more, and calls are few.
+one that was idle for days may be none any more, and calls are few. Calls for claims of one
+namespace that hang leave places for those of others.
 """
 
-from collections.abc import Collection, Mapping
-from contextlib import closing
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, closing
+from functools import partial
 
 from attrs import field, frozen
 
@@ -14,6 +16,7 @@ from trio_kubelet.dra.checkpoint import PreparedDevice
 from trio_kubelet.rpc import Channel, RpcError, rpc_words
 from trio_kubelet.rpc.stubs.k8s.io.kubelet.pkg.apis.dra import v1 as wire
 from trio_kubelet.rpc.stubs.k8s.io.kubelet.pkg.apis.dra import v1beta1 as wire_v1beta1
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 
 CALL_SECONDS = 45.0
 """The deadline of every call, as in the Go kubelet."""
@@ -26,6 +29,10 @@ MAX_NAMES = 64
 MAX_NAME_BYTES = 512
 MAX_WORDS = 1024
 """Characters of an error of a driver: it becomes part of messages of pods."""
+
+CALLS_AT_ONCE = 32
+"""Of a driver."""
+CALLS_OF_NAMESPACE = 16
 
 V1, V1BETA1 = "v1.DRAPlugin", "v1beta1.DRAPlugin"
 VERSIONS = (V1, V1BETA1)
@@ -62,13 +69,19 @@ class DRADriver:
     name: str
     endpoint: str
     version: str
+    _turns: FairLimiter = field(
+        factory=partial(FairLimiter, CALLS_AT_ONCE, CALLS_OF_NAMESPACE), eq=False, repr=False
+    )
 
     async def prepare(self, claims: Collection[ClaimIdentity]) -> DriverAnswer:
-        """Have devices of claims made ready. Cancelled, nobody knows whether they are."""
+        """Have devices of a namespace's claims made ready.
+
+        Cancelled, nobody knows whether they are.
+        """
         stub = wire.DraPluginStub if self.version == V1 else wire_v1beta1.DraPluginStub
         request = wire.NodePrepareResourcesRequest(claims=_told(claims))
         try:
-            with closing(Channel(self.endpoint, max_answer_bytes=MAX_ANSWER_BYTES)) as channel:
+            async with self._turn(claims) as channel:
                 answer = await channel.unary(
                     stub.node_prepare_resources, request, deadline_seconds=CALL_SECONDS
                 )
@@ -98,7 +111,7 @@ class DRADriver:
         stub = wire.DraPluginStub if self.version == V1 else wire_v1beta1.DraPluginStub
         request = wire.NodeUnprepareResourcesRequest(claims=_told(claims))
         try:
-            with closing(Channel(self.endpoint, max_answer_bytes=MAX_ANSWER_BYTES)) as channel:
+            async with self._turn(claims) as channel:
                 answer = await channel.unary(
                     stub.node_unprepare_resources, request, deadline_seconds=CALL_SECONDS
                 )
@@ -115,6 +128,14 @@ class DRADriver:
                     f"{told.error[:MAX_WORDS]}"
                 )
         return DriverAnswer(problems=problems)
+
+    @asynccontextmanager
+    async def _turn(self, claims: Collection[ClaimIdentity]) -> AsyncIterator[Channel]:
+        """A connection for one call, once it is the turn of the claims' namespace."""
+        namespace = next((each.namespace for each in claims), "")
+        async with self._turns.share(namespace):
+            with closing(Channel(self.endpoint, max_answer_bytes=MAX_ANSWER_BYTES)) as channel:
+                yield channel
 
 
 def _told(claims: Collection[ClaimIdentity]) -> list[wire.Claim]:

@@ -39,7 +39,7 @@ from trio_kubelet.dra.claims import (
 from trio_kubelet.dra.driver import ClaimIdentity, DRADriver, DriverAnswer
 from trio_kubelet.dra.drivers import DRADrivers
 from trio_kubelet.dra.health import ClaimDeviceHealth, DeviceHealth
-from trio_kubelet.dra.records import MAX_CLAIMS, ClaimRecords
+from trio_kubelet.dra.records import ClaimRecords
 from trio_kubelet.dra.statuses import claim_resource_statuses
 from trio_kubelet.errors import ConfigError, PreparationError
 from trio_kubelet.k8s import Container, Pod, ResourceStatus
@@ -246,7 +246,7 @@ class ClaimManager:
             # A record says that drivers may have been asked: who takes it back needs all of them.
             self._registered(each for each in recorded if known(each.namespace, each.name) is None)
             for record in recorded:
-                self.records.put(record)
+                self._put(record)
             self.on_use.call()
             await self._keep()
             records = [self.records.get(*key) for key in places]
@@ -276,8 +276,6 @@ class ClaimManager:
             raise ClaimProblem(
                 f"an earlier ResourceClaim {'/'.join(key)} with UID {known.uid} is still in use"
             )
-        if not self.records.has_room:
-            raise ClaimProblem(f"pods of this node use {MAX_CLAIMS} claims, which is the limit")
         return ClaimRecord(
             uid=claim.metadata.uid,
             namespace=key[0],
@@ -285,6 +283,12 @@ class ClaimManager:
             pods=frozenset({uid}),
             drivers=dict.fromkeys(sorted(drivers)),
         )
+
+    def _put(self, record: ClaimRecord) -> None:
+        """Record a claim if there is room. Raises ClaimProblem."""
+        if lack := self.records.lack_of_room(record):
+            raise ClaimProblem(lack)
+        self.records.put(record)
 
     async def _keep(self) -> None:
         if not await self.records.keep():
@@ -295,13 +299,17 @@ class ClaimManager:
         drivers = self._registered(records)
         with self._called(records, ClaimEvent.PREPARE) as failed:
             answers = await _asked(drivers, records, DRADriver.prepare)
+            failed.update(_problems(records, answers))
             for record in records:
                 prepared = {
                     name: answers[name].devices.get(record.uid, devices)
                     for name, devices in record.drivers.items()
                 }
-                self.records.put(evolve(record, drivers=prepared))
-            failed.update(_problems(records, answers))
+                told = evolve(record, drivers=prepared)
+                if lack := self.records.lack_of_room(told):
+                    failed[record.uid] = lack
+                else:
+                    self.records.put(told)
         if failed:
             raise ClaimProblem("; ".join(failed.values()))
 

@@ -4,6 +4,7 @@ Plain methods but for those that touch the disk. The file is written whole and d
 driver is asked for anything, and before a container uses a device that is new in it.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from trio_kubelet.kernel.state_file import StateFile
 CHECKPOINT = "dra_manager_state"
 MAX_CLAIMS = 4096
 """Of a node: each change writes them all."""
+MAX_CLAIMS_OF_NAMESPACE = MAX_CLAIMS // 2
+MAX_RECORDED_BYTES = 8 * 2**20
+"""Of all records, as `size_bytes` counts. What JSON in JSON makes of them can still be read."""
 
 
 DeviceOfDriver = tuple[str, str, str]
@@ -28,6 +32,8 @@ class ClaimRecords:
     def __init__(self, root: Path) -> None:
         self._records: dict[tuple[str, str], ClaimRecord] = {}
         self._by_device: dict[DeviceOfDriver, dict[tuple[str, str], None]] = {}
+        self._of_namespace: Counter[str] = Counter()
+        self._bytes = 0
         self._file = StateFile[tuple[ClaimRecord, ...]](
             root / CHECKPOINT,
             trio.CapacityLimiter(1),
@@ -61,10 +67,26 @@ class ClaimRecords:
         """The record of a claim."""
         return self._records.get((namespace, name))
 
-    @property
-    def has_room(self) -> bool:
-        """True if one more claim can be kept."""
-        return len(self._records) < MAX_CLAIMS
+    def lack_of_room(self, record: ClaimRecord) -> str:
+        """Return why a record cannot be kept, a new one or what an old one becomes; "" if it can.
+
+        The claims of one namespace leave room for others.
+        """
+        known = self._records.get((record.namespace, record.name))
+        if known is None and self._of_namespace[record.namespace] >= MAX_CLAIMS_OF_NAMESPACE:
+            return (
+                f"pods of namespace {record.namespace} use {MAX_CLAIMS_OF_NAMESPACE} claims on "
+                "this node, which is the limit"
+            )
+        if known is None and len(self._records) >= MAX_CLAIMS:
+            return f"pods of this node use {MAX_CLAIMS} claims, which is the limit"
+        before = known.size_bytes if known is not None else 0
+        if self._bytes - before + record.size_bytes > MAX_RECORDED_BYTES:
+            return (
+                "what is recorded of the claims of this node's pods has "
+                f"{MAX_RECORDED_BYTES} bytes, which is the limit"
+            )
+        return ""
 
     def put(self, record: ClaimRecord) -> None:
         """Record a claim, or what has changed of it."""
@@ -86,12 +108,19 @@ class ClaimRecords:
         if key in self._records:
             self._forget(*key)
         self._records[key] = record
+        self._bytes += record.size_bytes
+        self._of_namespace[record.namespace] += 1
         for device in _devices_of(record):
             self._by_device.setdefault(device, {})[key] = None
 
     def _forget(self, namespace: str, name: str) -> None:
         key = namespace, name
-        for device in _devices_of(self._records.pop(key)):
+        record = self._records.pop(key)
+        self._bytes -= record.size_bytes
+        self._of_namespace[namespace] -= 1
+        if not self._of_namespace[namespace]:
+            del self._of_namespace[namespace]
+        for device in _devices_of(record):
             users = self._by_device[device]
             del users[key]
             if not users:

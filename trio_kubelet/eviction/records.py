@@ -21,7 +21,7 @@ from state_machines.pod_ending import Ending
 from trio_kubelet.eviction.decision import Victim
 from trio_kubelet.eviction.messages import EVICTED
 from trio_kubelet.k8s import Pod
-from trio_kubelet.kernel.state_file import set_aside
+from trio_kubelet.kernel.state_file import is_passing, read_when_possible, set_aside
 from trio_kubelet.kernel.whole_files import make_folder, reserve, write_reserved
 from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -152,7 +152,7 @@ class EvictionRecords:
 
     async def load(self) -> None:
         """Read what an earlier agent kept. Before the first pod."""
-        self._records = await run_in_thread(self._load, limiter=self._threads)
+        self._records = await read_when_possible(self._path, self._load, self._threads)
 
     def open_record(self, uid: str) -> EvictionRecord | None:
         """The record of a pod that is being evicted; None if it is not."""
@@ -240,6 +240,10 @@ class EvictionRecords:
             return parsed(self._path.read_text())
         except FileNotFoundError:
             return ()
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             set_aside(self._path, error)
-            return ()
+        except OSError as error:
+            if is_passing(error):
+                raise
+            set_aside(self._path, error)
+        return ()

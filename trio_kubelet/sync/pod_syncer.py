@@ -14,7 +14,7 @@ from functools import partial
 
 import structlog
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
 from state_machines.pod import (
     FAILING_ENDINGS,
@@ -53,6 +53,7 @@ from trio_kubelet.status import Failure, StatusReporter
 from trio_kubelet.status.container_parts import resize_message
 from trio_kubelet.status.context import POD_REJECTED
 from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
+from trio_kubelet.sync.rejection_pace import RejectionPace
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.concurrency import run_and_call_if_slow, run_concurrently
 from trio_kubelet.tasks.future import Future
@@ -86,6 +87,7 @@ class SyncDependencies:
     devices: DeviceManager
     claims: ClaimManager
     resizes: ResizeProgress
+    late_refusals: RejectionPace = field(factory=RejectionPace)
     runtime_state: Callable[[], RuntimeState]
     busy: Callable[[], AbstractContextManager[None]]
     recorder: EventRecorder
@@ -104,6 +106,8 @@ class PodSyncer:
         self._containers = parts.open_containers(pod)
         self._failure: Failure | None = None
         self._awaited: Mapping[str, Reason] = {}
+        self._late_refusal: tuple[Refusal, float] | None = None
+        """Why the pod is rejected, and when."""
         self._uid = pod.metadata.uid
         self._end_problem = ""
         self._end_told_at = 0.0
@@ -178,9 +182,7 @@ class PodSyncer:
         """
         parts = self._parts
         if not observed.containers:
-            refusal = parts.managers.place_anew(parts.allocations.allocated(pod))
-            if refusal is not None:
-                raise RefusedError(refusal)
+            self._place_anew(pod)
         running = {container.name for container in observed.living}
         if running & {container.name for container in pod.spec.containers}:
             running |= {each.name for each in pod.spec.init_containers if not is_sidecar(each)}
@@ -199,6 +201,25 @@ class PodSyncer:
                 raise
         else:
             self._awaited = {}
+
+    def _place_anew(self, pod: Pod) -> None:
+        """Place a pod near devices that were not known when it was admitted.
+
+        Those of an owner that are refused end at the pace of rejections, and hold nothing
+        meanwhile. Raises RefusedError, and DevicesAwaitedError until then.
+        """
+        parts, now = self._parts, trio.current_time()
+        if self._late_refusal is None:
+            refusal = parts.managers.place_anew(parts.allocations.allocated(pod))
+            if refusal is None:
+                return
+            parts.managers.release(self._uid)
+            self._late_refusal = refusal, now + parts.late_refusals.seconds(pod, now)
+        refusal, at = self._late_refusal
+        if at <= now:
+            raise RefusedError(refusal)
+        names = [each.name for each in pod.spec.admitted_containers]
+        raise DevicesAwaitedError(refusal.message, names, at - now)
 
     async def _get_claims(self, pod: Pod, observed: ObservedPod) -> None:
         """Have the pod's resource claims prepared, as `_get_devices` has its devices allocated.

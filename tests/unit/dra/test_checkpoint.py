@@ -3,11 +3,20 @@
 import json
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from trio_kubelet.dra import records as records_module
 from trio_kubelet.dra.checkpoint import ClaimRecord, PreparedDevice, parsed, printed
-from trio_kubelet.dra.records import CHECKPOINT, ClaimRecords
+from trio_kubelet.dra.records import CHECKPOINT, MAX_RECORDED_BYTES, ClaimRecords
+from trio_kubelet.kernel.state_file import MAX_BYTES
+
+MOST_OF_A_BYTE = len(r"\\u0001")
+"""Characters that JSON in JSON makes of one."""
+EMPTY_BYTES = len(printed([]))
 
 DEVICE = PreparedDevice(pool="p", device="d", requests=("gpu",), cdi_ids=("a/b=<c>",), share_id="s")
 RECORDS = (
@@ -24,6 +33,27 @@ RECORDS = (
         name="b",
         pods=frozenset({"p1"}),
         drivers={"d.example.com": None},
+    ),
+)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('<&\x01\\"'), max_size=9)
+devices = st.builds(
+    PreparedDevice,
+    pool=texts,
+    device=texts,
+    requests=st.lists(texts, max_size=3).map(tuple),
+    cdi_ids=st.lists(texts, max_size=3).map(tuple),
+    share_id=texts,
+)
+claim_records = st.builds(
+    ClaimRecord,
+    uid=texts,
+    namespace=texts,
+    name=texts,
+    pods=st.frozensets(texts, max_size=3),
+    drivers=st.dictionaries(
+        texts, st.none() | st.lists(devices, max_size=3).map(tuple), max_size=3
     ),
 )
 
@@ -112,3 +142,38 @@ async def test_a_file_that_is_none_is_set_aside(tmp_path: Path, text: str) -> No
     again = ClaimRecords(tmp_path)
     await again.load()
     assert tuple(again.all()) == RECORDS[:1]
+
+
+@given(st.lists(claim_records, max_size=5))
+def test_what_is_counted_of_records_bounds_their_file(records: list[ClaimRecord]) -> None:
+    size = sum(each.size_bytes for each in records)
+    assert len(printed(records).encode(errors="replace")) <= MOST_OF_A_BYTE * size + EMPTY_BYTES
+
+
+def test_all_that_is_recorded_can_be_read_again() -> None:
+    assert MOST_OF_A_BYTE * MAX_RECORDED_BYTES + EMPTY_BYTES <= MAX_BYTES
+
+
+async def test_the_claims_of_a_namespace_and_of_all_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(namespace: str, number: int, **fields: Any) -> ClaimRecord:
+        named = {"uid": f"u{number}", "name": f"n{number}", "pods": frozenset({"p"})}
+        return ClaimRecord(namespace=namespace, **{**named, **fields})
+
+    monkeypatch.setattr(records_module, "MAX_CLAIMS", 3)
+    monkeypatch.setattr(records_module, "MAX_CLAIMS_OF_NAMESPACE", 2)
+    records = ClaimRecords(tmp_path)
+    for number in range(2):
+        records.put(record("a", number))
+    assert "pods of namespace a use 2 claims" in records.lack_of_room(record("a", 2))
+    assert records.lack_of_room(record("a", 1)) == "", "it is there already"
+    assert records.lack_of_room(record("b", 2)) == ""
+    records.put(record("b", 2))
+    assert "pods of this node use 3 claims" in records.lack_of_room(record("b", 3))
+    records.drop(record("a", 0))
+    assert records.lack_of_room(record("a", 3)) == ""
+    monkeypatch.setattr(records_module, "MAX_RECORDED_BYTES", 1000)
+    large = {"driver": (PreparedDevice(device="x" * 1000),)}
+    assert "has 1000 bytes" in records.lack_of_room(record("b", 2, drivers=large))
+    assert records.lack_of_room(record("b", 2)) == ""

@@ -13,13 +13,15 @@ from lab.dra_driver import CDI_KIND, NAME
 from tests.unit.dra.nodes import ClaimNode, Objects, claim_node, claim_pod
 from trio_kubelet.devices.allocation import NOTHING_ALLOCATED
 from trio_kubelet.dra import ClaimsAwaitedError
-from trio_kubelet.dra.driver import MAX_DEVICES
+from trio_kubelet.dra import records as records_module
+from trio_kubelet.dra.driver import CALLS_AT_ONCE, CALLS_OF_NAMESPACE, MAX_DEVICES
 from trio_kubelet.dra.records import CHECKPOINT
 from trio_kubelet.errors import ConfigError, PreparationError
 from trio_kubelet.k8s import (
     AllocatedClaimStatus,
     Container,
     ContainerExtendedResourceRequest,
+    ObjectMeta,
     OwnerReference,
     Pod,
     PodExtendedResourceClaimStatus,
@@ -345,4 +347,40 @@ async def test_pods_that_share_claims_do_not_wait_for_one_another_for_ever(
             async with trio.open_nursery() as nursery:
                 for uid in ("u", "v"):
                     nursery.start_soon(node.manager.release, uid)
+    assert driver.prepared() == set()
+
+
+async def test_claims_of_a_namespace_that_hang_hold_up_no_other_namespace(
+    node: ClaimNode, autojump_clock: trio.testing.MockClock
+) -> None:
+    driver, others = node.lab_driver(), 2 * CALLS_AT_ONCE
+    driver.set_faults(**{PREPARE: {"hang": True}})
+    for number in range(others):
+        node.objects.add(f"a{number}", f"u{number}")
+    node.objects.add("b", "v")
+    good = evolve(claim_pod("v", "b"), metadata=ObjectMeta(name="v", namespace="good", uid="v"))
+    with node.registered(driver):
+        async with trio.open_nursery() as nursery:
+            for number in range(others):
+                nursery.start_soon(prepare, node, claim_pod(f"u{number}", f"a{number}"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(driver.calls(PREPARE)) == CALLS_OF_NAMESPACE
+            driver.set_faults()
+            with trio.fail_after(1):
+                await prepare(node, good)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_claim_with_more_than_can_be_recorded_waits_and_is_undone(
+    node: ClaimNode, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, pod = node.lab_driver(), claim_pod("u", "a")
+    node.objects.add("a", "u")
+    driver.set_faults(**{PREPARE: {"devices": 20}})
+    monkeypatch.setattr(records_module, "MAX_RECORDED_BYTES", 1000)
+    with node.registered(driver):
+        assert "has 1000 bytes, which is the limit" in await refusal(node, pod)
+        driver.set_faults()
+        await prepare(node, pod)
+        await node.manager.release("u")
     assert driver.prepared() == set()

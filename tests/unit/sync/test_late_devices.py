@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+import trio
+from attrs import evolve
 from trio.testing import MockClock
 
 from lab.device_plugin import RESOURCE
@@ -14,6 +16,7 @@ from tests.unit.resource_managers.pods import a_pod, with_devices
 from tests.unit.sync.syncer_parts import Others, Waiting, make_parts
 from trio_kubelet.config.cpu_policy import CpuPolicyOptions
 from trio_kubelet.devices import DeviceManager
+from trio_kubelet.k8s import OwnerReference
 from trio_kubelet.resource_managers import ResourceManagers
 from trio_kubelet.resource_managers.cpu_draft import static_cpu_policy
 from trio_kubelet.telemetry import Journal
@@ -64,3 +67,38 @@ async def test_late_devices_decide_where_a_pod_is_placed_or_that_it_is_rejected(
             )
             assert ("TopologyAffinityError", message) in told
             assert not node.manager.records.held(RESOURCE)
+
+
+async def test_pods_of_one_owner_that_late_devices_do_not_suit_are_rejected_at_a_pace(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    owner = OwnerReference(kind="ReplicaSet", name="r", uid="r", controller=True)
+    async with device_node(tmp_path, monkeypatch) as node:
+        await node.register(node.plugin("a", "b"))
+        assert await node.manager.records.keep()
+    async with device_node(tmp_path, monkeypatch) as node:
+        at, runtime, journal = managers(node.manager, tmp_path), Waiting(), Journal(TrioClock())
+        parts = make_parts(runtime, Others(), journal, managers=at)
+        pods = [a_pod(name, with_devices(1, "4")) for name in ("u", "v")]
+        pods = [
+            evolve(pod, metadata=evolve(pod.metadata, owner_references=(owner,))) for pod in pods
+        ]
+        # The second one has CPUs of another socket than its device when that becomes known.
+        assert at.reserve(a_pod("first", "10"), lambda _uid: False) is None
+        syncers = []
+        for pod in pods:
+            assert at.reserve(pod, lambda _uid: False) is None
+            syncers.append(parts.open_syncer(pod))
+            await syncers[-1].sync(pod)
+        plugin = node.plugin()
+        plugin.set_devices({"a": "Healthy@0", "b": "Healthy@0"})
+        await node.register(plugin)
+        assert (await syncers[0].sync(pods[0])).ending is not None
+        result = await syncers[1].sync(pods[1])
+        assert result.ending is None
+        assert result.due_seconds is not None
+        assert "v" not in at.cpus.uids(), "it holds nothing while it waits for its end"
+        await trio.sleep(result.due_seconds)
+        assert (await syncers[1].sync(pods[1])).ending is not None
+        assert runtime.steps == []

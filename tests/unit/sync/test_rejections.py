@@ -17,7 +17,8 @@ from trio_kubelet.sync.admission import Admission, Rejection
 from trio_kubelet.sync.cleaning import LONGEST_SECONDS, QUIET_SECONDS
 from trio_kubelet.sync.pod_task import PodSteps
 from trio_kubelet.sync.pod_tasks import CLEANED_AT_ONCE
-from trio_kubelet.sync.rejections import ENDS_AT_ONCE, RejectionPace
+from trio_kubelet.sync.rejection_pace import RejectionPace
+from trio_kubelet.sync.rejections import ENDS_AT_ONCE
 from trio_kubelet.telemetry.events import RecordedEvent
 
 
