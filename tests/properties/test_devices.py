@@ -1,18 +1,20 @@
 """No device is ever with two pods, and none is lost, whatever comes after whatever.
 
 Pods are admitted and end, devices turn unhealthy and healthy, the plugin is killed and comes back,
-the agent is killed and starts anew on what it has written down.
+the agent is killed and starts anew on what it has written down, or on a file that was damaged
+meanwhile: then the runtime tells what containers have, but for those of another kubelet.
 """
 
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 from hypothesis import example, given
 from hypothesis import strategies as st
 from trio.testing import MockClock
@@ -25,8 +27,10 @@ from tests.unit.devices.nodes import (
     device_pod,
     devices,
 )
+from trio_kubelet.devices import RunningContainer
 from trio_kubelet.devices.choice import needed_devices
 from trio_kubelet.devices.manager import AllocationError, DevicesAwaitedError
+from trio_kubelet.devices.records import CHECKPOINT
 from trio_kubelet.k8s import Pod
 
 COUNT = 4
@@ -43,6 +47,7 @@ steps = st.lists(
         st.tuples(st.just("flip"), st.integers(0, COUNT - 1)),
         st.tuples(st.just("fail"), st.integers(0, 1)),
         st.tuples(st.sampled_from(("restart", "kill", "come")), st.just(0)),
+        st.tuples(st.just("damage"), st.integers(0, 2)),
         st.tuples(st.just("time"), st.sampled_from((WAIT_SECONDS, 10 * WAIT_SECONDS + 1))),
     ),
     max_size=25,
@@ -61,6 +66,14 @@ def pod_of(uid: str, shape: int) -> Pod:
 
 
 @define
+class Running:
+    """The containers of a pod that run, and the devices of them."""
+
+    has: frozenset[str]
+    containers: list[RunningContainer]
+
+
+@define
 class Model:
     """A node and what is known of it beside it: its pods, and how its devices are."""
 
@@ -72,6 +85,7 @@ class Model:
     health: dict[str, str] = field(factory=lambda: dict.fromkeys(devices(COUNT), "Healthy"))
     needing: set[str] = field(factory=set)
     admitted: int = 0
+    running: dict[str, Running] = field(factory=dict)
 
     async def come(self, _: int = 0) -> None:
         """The plugin comes, or registers anew."""
@@ -117,19 +131,55 @@ class Model:
         if number >= len(self.pods):
             return
         pod = list(self.pods.values())[number]
+        known = self.running.get(pod.metadata.uid)
+        names = [each.name for each in known.containers] if known is not None else []
         try:
-            await self.node.manager.prepare(pod, ())
+            await self.node.manager.prepare(pod, names)
         except AllocationError:
-            await self.end(number)
+            if known is None:
+                await self.end(number)
         except DevicesAwaitedError:
             return
         else:
-            self.has_all(pod)
+            if known is None:
+                self.has_all(pod)
+                await self.start(pod)
+
+    async def start(self, pod: Pod) -> None:
+        """Start the containers of a pod that has its devices."""
+        uid, containers = pod.metadata.uid, list[RunningContainer]()
+        for container in pod.spec.admitted_containers:
+            allocation = await self.node.manager.allocation(pod, container)
+            containers.append(
+                RunningContainer(
+                    pod_uid=uid,
+                    name=container.name,
+                    created_at_ns=1,
+                    annotations=allocation.annotations,
+                )
+            )
+        has = self.node.manager.records.held_by(uid, RESOURCE)
+        self.running[uid] = Running(has, containers)
+
+    def damage(self, which: int) -> None:
+        """Damage the file: no JSON any more, or without its entries, or with others."""
+        path = self.folder / CHECKPOINT
+        if path.exists():
+            text = path.read_text()
+            path.write_text(
+                ("{", text.replace("PodUID", "Pod"), text.replace("dev-", "other-"))[which]
+            )
+
+    def forget_annotations(self) -> None:
+        """Take all containers for those of a kubelet that does not tell their devices."""
+        for each in self.running.values():
+            each.containers = [evolve(one, annotations={}) for one in each.containers]
 
     async def end(self, number: int) -> None:
         if number < len(self.pods):
             uid = list(self.pods)[number]
             del self.pods[uid]
+            self.running.pop(uid, None)
             await self.node.manager.release(uid)
 
     def has_all(self, pod: Pod) -> None:
@@ -146,6 +196,8 @@ class Model:
     def check(self) -> None:
         """Each device is with one pod at most, and what is held is held by pods that are there."""
         records = self.node.manager.records
+        users = Counter(device for each in self.running.values() for device in each.has)
+        assert all(count == 1 for count in users.values()), users
         holders = Counter(
             device for uid in records.uids() for device in records.held_by(uid, RESOURCE)
         )
@@ -157,8 +209,10 @@ class Model:
             assert len(records.held_by(uid, RESOURCE)) <= needed
 
 
-async def play(story: list[Step], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do the steps, and look after each."""
+async def play(
+    story: list[Step], folder: Path, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
+) -> None:
+    """Do the steps, and look after each. `is_told`: the runtime tells of containers' devices."""
     async with AsyncExitStack() as stack:
         model: Model | None = None
 
@@ -170,23 +224,37 @@ async def play(story: list[Step], folder: Path, monkeypatch: pytest.MonkeyPatch)
         model = Model(folder, monkeypatch, await start())
         await model.come()
         for name, number in story:
-            if name == "restart":
+            if name in ("restart", "damage"):
                 before = {uid: model.node.has(pod) for uid, pod in model.pods.items()}
+                await stack.aclose()
+                if name == "damage":
+                    model.damage(number)
                 model.plugin, model.node = None, await start()
-                assert before == {uid: model.node.has(pod) for uid, pod in model.pods.items()}
+                model.node.manager.recover(
+                    each for known in model.running.values() for each in known.containers
+                )
+                if name == "restart" and is_told:
+                    after = {uid: model.node.has(pod) for uid, pod in model.pods.items()}
+                    assert before == after
                 for pod in model.pods.values():
                     model.take_up(pod)
             else:
                 step: Callable[[int], Awaitable[None]] = getattr(model, name)
                 await step(number)
+            if not is_told:
+                model.forget_annotations()
             model.check()
         while model.pods:
             await model.end(0)
         assert not model.node.manager.records.held(RESOURCE), "a device is lost"
 
 
-@given(steps)
-@example([("kill", 0), ("admit", 1), ("time", 10 * WAIT_SECONDS + 1), ("sync", 0)])
-def test_no_device_is_given_twice_or_lost(story: list[Step]) -> None:
+@given(story=steps, is_told=st.booleans())
+@example(
+    story=[("kill", 0), ("admit", 1), ("time", 10 * WAIT_SECONDS + 1), ("sync", 0)], is_told=True
+)
+@example(story=[("admit", 2), ("damage", 0), ("come", 0), ("admit", 2)], is_told=False)
+def test_no_device_is_given_twice_or_lost(*, story: list[Step], is_told: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
-        trio.run(play, story, Path(folder), monkeypatch, clock=MockClock(autojump_threshold=0))
+        run = partial(play, story, Path(folder), monkeypatch, is_told=is_told)
+        trio.run(run, clock=MockClock(autojump_threshold=0))

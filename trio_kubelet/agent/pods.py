@@ -1,6 +1,6 @@
 """The third stage of the agent: what brings pods from their sources to their tasks."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 
 import trio
 
@@ -8,10 +8,12 @@ from trio_kubelet.agent.cluster import Cluster, Standalone
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.agent.pod_parts import PodParts
 from trio_kubelet.agent.static_sources import watch_static_sources
+from trio_kubelet.devices import RunningContainer
 from trio_kubelet.eviction.decision import GracePolicy, Reclaim
 from trio_kubelet.eviction.manager import EvictionManager, NodePods
 from trio_kubelet.k8s import Pod
 from trio_kubelet.node.shutdown import ShutdownPods
+from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.sources import PodUpdates, SourceMerge
 from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.cleaning import CleaningTurns
@@ -146,6 +148,18 @@ class Pods:
     async def watch_static_sources(self) -> None:
         """Read the folder and the URL of static pods, where they are set, until cancelled."""
         await watch_static_sources(self._parts, self._updates)
+
+
+def running_containers(pods: Iterable[ObservedPod]) -> Iterator[RunningContainer]:
+    """The containers that may run, for who has to know what they hold."""
+    for pod in pods:
+        for container in pod.living:
+            yield RunningContainer(
+                pod_uid=pod.uid,
+                name=container.name,
+                created_at_ns=container.created_at,
+                annotations=container.annotations,
+            )
 
 
 def _eviction_grace(parts: NodeParts) -> GracePolicy:

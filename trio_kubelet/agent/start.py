@@ -21,7 +21,7 @@ from trio_kubelet.agent.cluster import Cluster, OpenClients, Standalone
 from trio_kubelet.agent.monitoring import Monitoring
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.agent.pod_parts import PodParts, ask_runtime, make_pod_parts
-from trio_kubelet.agent.pods import Pods
+from trio_kubelet.agent.pods import Pods, running_containers
 from trio_kubelet.agent.ports import Ports
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.debugging import metered
@@ -166,6 +166,7 @@ class Agent:
                     nursery.start_soon(partial(health.run, with_messages=with_messages))
                 await nursery.start(pods.loop.run)
                 await nursery.start(parts.pleg.run)
+            parts.devices.recover(running_containers(parts.cache.pods()))
             nursery.start_soon(pods.watch_static_sources)
             nursery.start_soon(pods.watch_api)
             nursery.start_soon(parts.cpusets.run)

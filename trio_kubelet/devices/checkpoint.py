@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from trio_kubelet.k8s.fnv import fnv1a_32
 from trio_kubelet.k8s.json_text import go_json
@@ -30,7 +30,8 @@ class DeviceRecord:
     """The devices of a resource that a container has.
 
     `devices` are ids by NUMA node; `response` is the plugin's ContainerAllocateResponse.
-    `is_pending`: the plugin has not answered yet, and nothing is written down.
+    `is_pending`: the plugin has not answered yet, and nothing is written down. `is_recovered`: so
+    it is of a container that runs, of which the runtime told that it has the devices.
     """
 
     pod_uid: str
@@ -39,6 +40,12 @@ class DeviceRecord:
     devices: Mapping[int, tuple[str, ...]]
     response: bytes = field(default=b"", repr=False)
     is_pending: bool = False
+    is_recovered: bool = False
+
+    @property
+    def is_reserved(self) -> bool:
+        """True if no container has the devices yet."""
+        return self.is_pending and not self.is_recovered
 
     @cached_property
     def ids(self) -> frozenset[str]:
@@ -94,6 +101,27 @@ def printed(checkpoint: DeviceCheckpoint) -> str:
         "RegisteredDevices": {name: [] for name in sorted(checkpoint.resources)},
     }
     return go_json({"Data": data, "Checksum": _checksum(data)})
+
+
+def held_text(records: Iterable[DeviceRecord]) -> str:
+    """Return the devices of a container as its annotation has them."""
+    entries = map(_entry, records)
+    return go_json(
+        [{key: entry[key] for key in ("ResourceName", "DeviceIDs")} for entry in entries]
+    )
+
+
+def parsed_held(pod_uid: str, container: str, text: str) -> tuple[DeviceRecord, ...]:
+    """Return the records of such a text; pending, for what the plugin answered is not in it.
+
+    Raises ValueError.
+    """
+    try:
+        owner = {"PodUID": pod_uid, "ContainerName": container, "AllocResp": ""}
+        found = [_record({**entry, **owner}) for entry in json.loads(text)]
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is malformed: {error!r}") from error
+    return tuple(evolve(each, is_pending=True, is_recovered=True) for each in found)
 
 
 def _record(entry: Mapping[str, Any]) -> DeviceRecord:

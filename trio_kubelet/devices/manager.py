@@ -13,14 +13,12 @@ it, for a time that the agent's settings bound. A pod that runs is never asked f
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from heapq import nsmallest
 from typing import NoReturn
 
 import structlog
 import trio
 from attrs import define, evolve, frozen
 
-from state_machines.device_plugin import UNKNOWN_DEVICES
 from trio_kubelet.devices.allocation import NOTHING_ALLOCATED, ContainerAllocation
 from trio_kubelet.devices.checkpoint import DeviceRecord
 from trio_kubelet.devices.choice import (
@@ -34,10 +32,12 @@ from trio_kubelet.devices.choice import (
     reusable_devices,
 )
 from trio_kubelet.devices.client import DevicePluginError, allocation_of
+from trio_kubelet.devices.health import device_statuses
+from trio_kubelet.devices.holders import DeviceHolders, RunningContainer, holding
 from trio_kubelet.devices.plugins import DevicePlugins, Endpoint, PluginResource
 from trio_kubelet.devices.records import MAX_RECORDED_BYTES, DeviceRecords
 from trio_kubelet.errors import ConfigError, unexpected
-from trio_kubelet.k8s import Container, Pod, ResourceHealth, ResourceStatus
+from trio_kubelet.k8s import Container, Pod, ResourceStatus
 from trio_kubelet.tasks.callbacks import Callbacks
 
 log = structlog.get_logger("devices")
@@ -45,8 +45,6 @@ log = structlog.get_logger("devices")
 RETRY_SECONDS = 10.0
 """Between two attempts to write the checkpoint, where the disk refuses it, or to ask a plugin that
 says it is not available."""
-MAX_SHOWN_DEVICES = 256
-"""Of a container's devices of one resource, in the status of its pod."""
 WAITING = "WaitingForDevices"
 """Why a pod waits whose plugin has not come yet; none of the Go kubelet's reasons."""
 
@@ -106,6 +104,7 @@ class DeviceManager:
         self._started: set[str] = set()
         self._needed: dict[str, frozenset[str]] = {}
         self._nodes: dict[str, Mapping[str, Collection[int]]] = {}
+        self._holders = DeviceHolders(records)
         plugins.on_devices.add(self._devices_changed)
         plugins.on_registered.add(self._resource_came)
         plugins.on_gone.add(self._resource_went)
@@ -120,6 +119,10 @@ class DeviceManager:
                 await self._resources_changed.wait()
                 self._resources_changed = trio.Event()
                 await self.records.keep()
+
+    def recover(self, running: Iterable[RunningContainer]) -> None:
+        """Take up the devices of containers that run. Once, before the first pod."""
+        self._holders.recover(running)
 
     def is_device(self, name: str) -> bool:
         """True if devices of a plugin are counted under this name, or were."""
@@ -146,6 +149,8 @@ class DeviceManager:
             known = self.plugins.get(resource)
             if known is None or (known.is_awaited and self._wait_seconds > 0):
                 continue
+            if self._holders.in_doubt(resource):
+                continue  # The pod's task waits, and says why.
             more = count - len(self.records.held_by(pod.metadata.uid, resource))
             if more > 0 and not known.healthy:
                 return unexpected(_no_healthy(resource))
@@ -194,7 +199,7 @@ class DeviceManager:
     def unreserve(self, uid: str) -> None:
         """Let go of devices that are kept for a pod and have not been allocated."""
         for record in self.records.of_pod(uid):
-            if record.is_pending:
+            if record.is_reserved:
                 self.records.drop(record)
         self._nodes.pop(uid, None)
 
@@ -206,6 +211,8 @@ class DeviceManager:
         """
         uid = pod.metadata.uid
         self.remember(pod)
+        if self._holders.look(pod, running, self._counts(uid)):
+            self._tell(self._waits.keys())
         demands = pod_demands(pod, self._counts(uid))
         if not demands:
             return
@@ -232,7 +239,7 @@ class DeviceManager:
 
         Has its plugins get the devices ready first, where they ask for that. Raises ConfigError.
         """
-        uid, responses = pod.metadata.uid, []
+        uid, records = pod.metadata.uid, list[DeviceRecord]()
         for demand in container_demands(pod, container, self._counts(uid)):
             record = self.records.get(uid, demand.container, demand.resource)
             if uid not in self._started and (obstacle := self._obstacle(pod, demand, record)):
@@ -250,29 +257,13 @@ class DeviceManager:
                     await endpoint.client.pre_start(record.ids)
                 except DevicePluginError as error:
                     raise ConfigError(str(error)) from error
-            responses.append(record.response)
-        return allocation_of(responses) if responses else NOTHING_ALLOCATED
+            records.append(record)
+        allocation = allocation_of([each.response for each in records])
+        return holding(allocation, records) if records else NOTHING_ALLOCATED
 
     def resource_statuses(self, uid: str) -> Mapping[str, tuple[ResourceStatus, ...]]:
         """Return the health of a pod's devices, by container (KEP-4680)."""
-        found: dict[str, list[ResourceStatus]] = {}
-        for record in sorted(self.records.of_pod(uid), key=lambda each: each.resource):
-            if record.is_pending:
-                continue
-            health = [
-                ResourceHealth(resource_id=each, health=self._health(record.resource, each))
-                for each in nsmallest(MAX_SHOWN_DEVICES, record.ids)
-            ]
-            status = ResourceStatus(name=record.resource, resources=tuple(health))
-            found.setdefault(record.container, []).append(status)
-        return {name: tuple(statuses) for name, statuses in found.items()}
-
-    def _health(self, resource: str, device: str) -> str:
-        """Return the health of a device; nobody knows it before its plugin has listed it."""
-        known = self.plugins.get(resource)
-        if known is None or known.state in UNKNOWN_DEVICES or device not in known.devices:
-            return "Unknown"
-        return "Healthy" if device in known.healthy else "Unhealthy"
+        return device_statuses(self.records.of_pod(uid), self.plugins)
 
     async def release(self, uid: str) -> None:
         """Give back the devices of a pod whose containers have ended."""
@@ -280,6 +271,8 @@ class DeviceManager:
         self._started.discard(uid)
         self._needed.pop(uid, None)
         self._nodes.pop(uid, None)
+        if self._holders.forget(uid):
+            self._tell(self._waits.keys())
         mine = self.records.of_pod(uid)
         for record in mine:
             self.records.drop(record)
@@ -303,10 +296,10 @@ class DeviceManager:
                     f'pod "{uid}" container "{demand.container}" changed request for resource '
                     f'"{demand.resource}" from {len(record.ids)} to {demand.count}'
                 )
-            if demand.container in running or (record is not None and uid in self._started):
-                continue
             if record is not None and record.is_pending:
                 record = None
+            if demand.container in running or (record is not None and uid in self._started):
+                continue
             if (problem := self._obstacle(pod, demand, record)) is not None:
                 awaited.append(problem)
             elif record is None:
@@ -338,6 +331,12 @@ class DeviceManager:
             return _Awaited(demand, why, f"{why}; cannot allocate unhealthy devices {name}")
         if not known.healthy:
             raise AllocationError(_no_healthy(name))
+        if doubtful := self._holders.in_doubt(name):
+            why = (
+                f"nobody knows which devices {name} pods have that ran when the record of devices "
+                f"was damaged: {', '.join(sorted(doubtful))}"
+            )
+            return _Awaited(demand, why, _too_few(name, demand.count, 0))
         free = self._free(pod, demand, known)
         if len(free) >= demand.count:
             return None
@@ -454,6 +453,8 @@ class DeviceManager:
         self._resources_changed.set()
 
     def _resource_went(self, resource: str) -> None:
+        if holders := self.records.pods_with(resource):
+            self.on_health.call(holders)  # Nobody knows any longer how their devices are.
         waiting = (names for uid, names in self._needed.items() if uid not in self._started)
         if any(resource in names for names in waiting):
             return  # The next agent is to know that it is a device.

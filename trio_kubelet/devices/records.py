@@ -5,7 +5,7 @@ container uses a device that is new in it. Of one that is damaged the entries th
 used.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -37,6 +37,8 @@ class DeviceRecords:
         self._pods: dict[str, dict[tuple[str, str], DeviceRecord]] = {}
         self._held: dict[str, dict[str, int]] = {}
         self.resources: set[str] = set()
+        self.damaged_at_ns = 0
+        """The time at which the file was found damaged last, as far as the copy of it tells."""
         self._bytes = 0
 
     async def load(self) -> None:
@@ -46,6 +48,7 @@ class DeviceRecords:
             self._put(record)
         self.resources |= found.resources
         self.resources |= {record.resource for record in found.records}
+        self.damaged_at_ns = await self._file.damaged_at_ns()
 
     def uids(self) -> frozenset[str]:
         """The UIDs of all pods that have devices."""
@@ -73,7 +76,7 @@ class DeviceRecords:
         mine = self.of_resource(uid, resource).values()
         return frozenset(each for record in mine for each in record.ids)
 
-    def pods_with(self, resource: str) -> Iterable[str]:
+    def pods_with(self, resource: str) -> Collection[str]:
         """The UIDs of pods that have devices of a resource."""
         return [
             uid
@@ -156,4 +159,6 @@ class DeviceRecords:
                 usable.append(record)
         for problem in problems:
             self._file.repaired(problem)
+        if problems:
+            self._file.keep_copy(text)
         return DeviceCheckpoint(records=tuple(usable), resources=found.resources)

@@ -185,7 +185,7 @@ def _resources(found: _PodResources, claims: _Claims) -> wire.PodResources:
     pod = found.pod
     devices: dict[str, list[wire.ContainerDevices]] = {}
     for record in found.devices:
-        if not record.is_pending:
+        if not record.is_reserved:
             entries = _container_devices(record.resource, by_device(record))
             devices.setdefault(record.container, []).extend(entries)
     sidecars = (each for each in pod.spec.init_containers if is_sidecar(each))

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from lab.device_plugin import RESOURCE
 from tests.unit.devices.nodes import device_container, device_node, device_pod, devices
 from trio_kubelet.devices import client as client_module
+from trio_kubelet.devices import health as health_module
 from trio_kubelet.devices import manager as manager_module
 from trio_kubelet.devices import plugins as plugins_module
 from trio_kubelet.devices import records as records_module
@@ -168,7 +169,7 @@ async def test_answers_that_are_too_large_cost_their_own_pod(
 async def test_a_pod_with_all_devices_shows_the_health_of_some(
     folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = 2 * manager_module.MAX_SHOWN_DEVICES
+    count = 2 * health_module.MAX_SHOWN_DEVICES
     pod = device_pod("u1", device_container(count=count))
     async with device_node(folder, monkeypatch) as node:
         plugin = node.plugin(*devices(count))
@@ -176,7 +177,7 @@ async def test_a_pod_with_all_devices_shows_the_health_of_some(
         plugin.set_faults(Allocate={"plain": True})
         await node.manager.prepare(pod, ())
         (status,) = node.manager.resource_statuses("u1")["main"]
-        assert len(status.resources) == manager_module.MAX_SHOWN_DEVICES
+        assert len(status.resources) == health_module.MAX_SHOWN_DEVICES
 
 
 async def test_a_pod_waits_for_its_second_device_while_another_pod_is_ending(

@@ -18,6 +18,7 @@ from tests.unit.devices.nodes import (
 from trio_kubelet.devices import client as client_module
 from trio_kubelet.devices import plugins as plugins_module
 from trio_kubelet.devices.allocation import NOTHING_ALLOCATED
+from trio_kubelet.devices.holders import ANNOTATION
 from trio_kubelet.devices.manager import AllocationError, DevicesAwaitedError
 from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import Pod
@@ -38,7 +39,10 @@ async def test_a_pod_gets_what_the_plugin_answers(
         assert given.variables == {"LAB_DEVICES": "dev-0"}
         assert [each.container_path for each in given.devices] == ["/dev/dev-0"]
         assert [each.container_path for each in given.mounts] == ["/lab-device"]
-        assert given.annotations == {"lab.example.com/devices": "dev-0"}
+        assert given.annotations == {
+            "lab.example.com/devices": "dev-0",
+            ANNOTATION: f'[{{"ResourceName":"{RESOURCE}","DeviceIDs":{{"-1":["dev-0"]}}}}]',
+        }
         assert [call["ids"] for call in plugin.calls("Allocate")] == [["dev-0"]]
         assert not plugin.calls("PreStartContainer")
 
@@ -235,6 +239,23 @@ async def test_a_plugin_that_goes_takes_its_devices_with_it_after_a_while(
         assert node.manager.plugins.amounts() == {RESOURCE: (0, 0)}
         # The container of a pod that has its devices may start again all the same.
         assert (await node.manager.allocation(POD, POD.spec.containers[0])).variables
+
+
+async def test_nobody_knows_how_devices_are_whose_plugin_did_not_come_back(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def health() -> list[str]:
+        (status,) = node.manager.resource_statuses("u1")["main"]
+        return [each.health for each in status.resources]
+
+    async with device_node(folder, monkeypatch) as node:
+        plugin = node.plugin("dev-0")
+        await node.register(plugin)
+        await node.manager.prepare(POD, ())
+        await node.kill(plugin)
+        assert (node.told, health()) == (["u1"], ["Unhealthy"])
+        await trio.sleep(301)
+        assert (node.told, health()) == (["u1", "u1"], ["Unknown"])
 
 
 async def test_a_plugin_that_comes_back_in_time_has_its_devices_again(
