@@ -71,7 +71,10 @@ class LabDRADriver:
         return [call for call in calls if method in (None, call["method"])]
 
     def set_faults(self, **faults: object) -> None:
-        """Say what goes wrong from now on, by method: `hang`, `hang_after`, `fail`, `answer`."""
+        """Say what goes wrong from now on, by method: `hang`, `hang_after`, `fail`, `answer`.
+
+        With `namespace` only what is asked for claims of it.
+        """
         new = self.folder / "faults.new"
         new.write_text(json.dumps(faults))
         new.replace(self.folder / "faults.json")
@@ -219,6 +222,8 @@ class LabDRADriver:
         self._note(method, claims=[claim.uid for claim in claims])
         await trio.lowlevel.checkpoint()
         fault = self._faults(method)
+        if fault.get("namespace") not in (None, *(claim.namespace for claim in claims)):
+            return {}
         if fault.get("hang"):
             await trio.sleep_forever()
         if fault.get("fail"):

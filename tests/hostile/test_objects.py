@@ -19,11 +19,10 @@ from lab.agent import Json, LabAgent, is_running, pod_manifest
 from lab.processes import wait_until
 from tests.apiserver.served import ServedApi
 from tests.apiserver.server import ApiServer
+from tests.hostile.served_objects import KIND, NODE, delete_all_pods, pod, put
 from tests.hostile.victims import GOOD_PODS, Victims
-from trio_kubelet.k8s.kinds import KINDS, PODS
+from trio_kubelet.k8s.kinds import PODS
 
-NODE = "hostile-node"
-KIND = {kind.kind: kind for kind in KINDS}
 KEPT = [f"kept-{number}" for number in range(GOOD_PODS)]
 """Good pods of the API server, beside those of the folder of manifests."""
 
@@ -32,13 +31,6 @@ GATE = "example.com/gate"
 DEADLINE_SECONDS = 120
 CHANGES = 500
 PAUSE_SECONDS = 0.02
-
-
-def pod(name: str, namespace: str, env: tuple[Json, ...] = (), **spec: object) -> Json:
-    container = {"name": "c", "image": "c", "env": list(env)}
-    manifest = pod_manifest(name, container, nodeName=NODE, **spec)
-    manifest["metadata"]["namespace"] = namespace
-    return manifest
 
 
 def service(ports: int) -> Json:
@@ -70,21 +62,6 @@ def victims(api: ServedApi, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 async def delete_pod(server: ApiServer, name: str, namespace: str) -> None:
     server.delete(PODS, name, namespace, grace_seconds=0)
-
-
-async def delete_all_pods(server: ApiServer) -> None:
-    for each in server.all(PODS):
-        server.delete(PODS, each.metadata.name, each.metadata.namespace, grace_seconds=0)
-
-
-def put(api: ServedApi, manifest: Json) -> None:
-    """Store an object, as it is, with the UID of its name."""
-    manifest["metadata"].setdefault("uid", f"uid-of-{manifest['metadata']['name']}")
-
-    async def work(server: ApiServer) -> None:
-        server.put_raw(KIND[manifest["kind"]], manifest)
-
-    api.do(work)
 
 
 @contextmanager

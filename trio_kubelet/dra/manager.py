@@ -56,6 +56,8 @@ WAITING_FOR_CLAIMS = "WaitingForResourceClaims"
 """Why a container waits whose claims are not prepared; none of the Go kubelet's reasons."""
 FAILED_PREPARE = "FailedPrepareDynamicResources"
 """The reason of the event of that."""
+MAX_TOLD = 4096
+"""Characters of what all claims of a pod wait for together."""
 ANY_DRIVER = "<any>"
 """All drivers together, in the metrics."""
 PREPARE, UNPREPARE = "PrepareResources", "UnprepareResources"
@@ -311,7 +313,7 @@ class ClaimManager:
                 else:
                     self.records.put(told)
         if failed:
-            raise ClaimProblem("; ".join(failed.values()))
+            raise ClaimProblem(_in_words(failed.values()))
 
     async def _unprepare(self, records: Sequence[ClaimRecord]) -> None:
         """Have claims unprepared that nobody uses any more. Raises ClaimProblem."""
@@ -325,7 +327,7 @@ class ClaimManager:
                 self.records.drop(record)
         self.on_use.call()
         if failed:
-            raise ClaimProblem("; ".join(failed.values()))
+            raise ClaimProblem(_in_words(failed.values()))
 
     @contextmanager
     def _called(self, records: Sequence[ClaimRecord], call: ClaimEvent) -> Iterator[dict[str, str]]:
@@ -424,6 +426,12 @@ async def _asked(
 
     await run_concurrently(*(partial(ask, *each) for each in drivers.items()))
     return answers
+
+
+def _in_words(problems: Iterable[str]) -> str:
+    """What claims wait for, as statuses and events say it: what holds for many is told once."""
+    words = "; ".join(dict.fromkeys(problems))
+    return words if len(words) <= MAX_TOLD else f"{words[:MAX_TOLD]}…"
 
 
 def _problems(

@@ -15,6 +15,7 @@ from trio_kubelet.devices.allocation import NOTHING_ALLOCATED
 from trio_kubelet.dra import ClaimsAwaitedError
 from trio_kubelet.dra import records as records_module
 from trio_kubelet.dra.driver import CALLS_AT_ONCE, CALLS_OF_NAMESPACE, MAX_DEVICES
+from trio_kubelet.dra.manager import MAX_TOLD
 from trio_kubelet.dra.records import CHECKPOINT
 from trio_kubelet.errors import ConfigError, PreparationError
 from trio_kubelet.k8s import (
@@ -369,6 +370,21 @@ async def test_claims_of_a_namespace_that_hang_hold_up_no_other_namespace(
             with trio.fail_after(1):
                 await prepare(node, good)
             nursery.cancel_scope.cancel()
+
+
+async def test_what_all_claims_of_a_pod_wait_for_is_told_once(
+    node: ClaimNode, autojump_clock: trio.testing.MockClock
+) -> None:
+    driver, names = node.lab_driver(), [f"claim-{number}" for number in range(100)]
+    for name in names:
+        node.objects.add(name, "u")
+    driver.set_faults(**{PREPARE: {"fail": "no power"}})
+    with node.registered(driver):
+        why = await refusal(node, claim_pod("u", *names))
+        assert why == "NodePrepareResources: rpc error: code = Unknown desc = no power"
+        driver.set_faults(**{PREPARE: {"answer": "x" * 500}})
+        why = await refusal(node, claim_pod("u", *names))
+        assert len(why) == MAX_TOLD + 1
 
 
 async def test_a_claim_with_more_than_can_be_recorded_waits_and_is_undone(
