@@ -19,6 +19,7 @@ from lab.processes import wait_until
 from tests.integration.pods import Node, container_ids, phase, status_of, until_term, waiting_reason
 
 DEADLINE_SECONDS = 60.0
+CHECKPOINT = "kubelet_internal_checkpoint"
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def wait_called(plugin: Process, method: str, times: int = 1) -> None:
 
 
 def checkpoint(node: Node) -> list[Json]:
-    file = node.agent.root / "device-plugins" / "kubelet_internal_checkpoint"
+    file = node.agent.root / "device-plugins" / CHECKPOINT
     entries: list[Json] = json.loads(file.read_text())["Data"]["PodDeviceEntries"]
     return entries
 
@@ -138,6 +139,26 @@ def health(pod: Json) -> str:
     (status,) = status_of(pod, "c")["allocatedResourcesStatus"]
     value: str = status["resources"][0]["health"]
     return value
+
+
+def test_no_device_has_two_users_though_the_checkpoint_is_damaged(
+    device_node: Node, tmp_path: Path
+) -> None:
+    node = device_node
+    with device_plugin(node, tmp_path / "p", dev_0="Healthy", dev_1="Healthy") as plugin:
+        wait_called(plugin, "Register")
+        first = node.run(device_pod("first"))
+        node.agent.kill()
+        (node.agent.root / "device-plugins" / CHECKPOINT).write_text("{")
+        node.agent.start()
+        wait_called(plugin, "Register", 2)
+        second = node.run(device_pod("second"))
+        assert container_ids(node.pod("first")) == container_ids(first)
+        devices = {each for call in plugin.said.calls("Allocate") for each in call["ids"]}
+        assert devices == {"dev-0", "dev-1"}
+        (held,) = status_of(node.pod("first"), "c")["allocatedResourcesStatus"]
+        (given,) = status_of(second, "c")["allocatedResourcesStatus"]
+        assert held["resources"] != given["resources"]
 
 
 def test_pods_wait_for_a_plugin_that_comes_last_after_all_was_down(
