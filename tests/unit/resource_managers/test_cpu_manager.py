@@ -341,7 +341,7 @@ async def test_of_a_file_that_has_no_end_only_its_beginning_is_read(tmp_path: Pa
     (tmp_path / "cpu_manager_state").symlink_to("/dev/zero")
     with capture_logs() as logs:
         await started(tmp_path)
-    assert [each["error"] for each in logs] == ["it has more than 4194304 bytes"]
+    assert [each["error"] for each in logs] == ["it has more than 67108864 bytes"]
 
 
 async def test_what_does_not_fit_is_repaired_with_a_line_that_says_how(tmp_path: Path) -> None:
