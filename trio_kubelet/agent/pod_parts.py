@@ -51,10 +51,12 @@ from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.volumes import (
     CSIParts,
     CSIStages,
+    DiskStages,
     NodeOfVolumes,
     PodFolders,
     PodStorage,
     StagedVolumes,
+    disk_kinds,
     local_volumes,
 )
 from trio_kubelet.volumes.volumes import Volumes
@@ -170,6 +172,13 @@ async def make_pod_parts(
     )
     staged = StagedVolumes(parts.root, parts.journal, cluster.node, parts.volume_operations)
     csi_stages = CSIStages(csi, folders, cluster.references, staged)
+    attaches = parts.settings.configuration.enable_controller_attach_detach
+    disks = DiskStages(
+        folders,
+        staged,
+        disk_kinds(cluster.references),
+        attaches=attaches and isinstance(cluster, Cluster),
+    )
     volumes = local_volumes(
         folders,
         parts.resources.memory_for,
@@ -180,6 +189,7 @@ async def make_pod_parts(
             recorder=parts.recorder,
             plugin_folder=Path(parts.settings.configuration.volume_plugin_dir),
         ),
+        disks=disks,
         clock=parts.clock,
         privileged=parts.host.privileged,
     ).with_csi(csi_stages)

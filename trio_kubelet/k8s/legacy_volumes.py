@@ -1,7 +1,7 @@
 """Volume sources from before CSI.
 
-The API still accepts them. Of these flexVolume has a plugin on the node; pods that mount another
-one wait.
+The API still accepts them. Of these flexVolume, iscsi and fc have plugins on the node; pods that
+mount another one wait.
 """
 
 from collections.abc import Mapping

@@ -107,6 +107,8 @@ def _secrets_in_volumes(pod: Pod) -> Iterator[str]:
     yield from (each.name for each in drivers if each is not None)
     flex = (volume.flex_volume.secret_ref for volume in pod.spec.volumes if volume.flex_volume)
     yield from (each.name for each in flex if each is not None)
+    disks = (volume.iscsi.secret_ref for volume in pod.spec.volumes if volume.iscsi)
+    yield from (each.name for each in disks if each is not None)
 
 
 def _projections(pod: Pod) -> Iterator[VolumeProjection]:

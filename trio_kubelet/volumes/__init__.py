@@ -1,13 +1,15 @@
 """The volumes of pods, of the pod's own sources and of claims.
 
 A claim stands for a persistent volume; its source has the same plugin as in a pod (emptyDir,
-hostPath, local, nfs, flexVolume, csi). configMap, secret, downwardAPI and projected volumes are
-made of the objects of the API and of the pod itself. `Volumes` prepares the volumes of a pod before
-its containers and removes them after; `PodFolders` knows where everything of a pod is on disk.
+hostPath, local, nfs, iscsi, fc, flexVolume, csi). configMap, secret, downwardAPI and projected
+volumes are made of the objects of the API and of the pod itself. `Volumes` prepares the volumes of
+a pod before its containers and removes them after; `PodFolders` knows where everything of a pod is
+on disk.
 """
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from attrs import frozen
@@ -22,11 +24,16 @@ from trio_kubelet.volumes.csi_records import PLUGIN
 from trio_kubelet.volumes.csi_requests import CSIParts
 from trio_kubelet.volumes.csi_stages import CSIStages
 from trio_kubelet.volumes.devices import LocalDevice
+from trio_kubelet.volumes.disk_stages import DiskStages
+from trio_kubelet.volumes.disk_volume import DiskVolumes
+from trio_kubelet.volumes.disks import DiskKind
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
+from trio_kubelet.volumes.fc import FCDisks
 from trio_kubelet.volumes.flex_volume import FlexDrivers, FlexVolumes
 from trio_kubelet.volumes.folders import PodFolders
 from trio_kubelet.volumes.host_path import HostPath
 from trio_kubelet.volumes.image import ImageVolume
+from trio_kubelet.volumes.iscsi import ISCSIDisks
 from trio_kubelet.volumes.local import LocalVolume
 from trio_kubelet.volumes.nfs import NFSVolume
 from trio_kubelet.volumes.operations import VolumeOperation, VolumeOperations
@@ -56,18 +63,25 @@ class NodeOfVolumes:
 NO_NODE = NodeOfVolumes()
 
 
+def disk_kinds(objects: References | NoReferences) -> Mapping[str, DiskKind]:
+    """Return the kinds of disks that the node attaches itself: the table, by their sources."""
+    return {"fc": FCDisks(), "iscsi": ISCSIDisks(objects)}
+
+
 def local_volumes(
     folders: PodFolders,
     memory_available: MemoryAvailable,
     *,
     data: References | NoReferences | None = None,
     node: NodeOfVolumes = NO_NODE,
+    disks: DiskStages | None = None,
     clock: Clock | None = None,
     privileged: bool | None = None,
 ) -> Volumes:
     """Return the volumes of pods: the table of plugins.
 
-    `data` is where objects of the API come from, None without an API server. `privileged`:
+    `data` is where objects of the API come from, None without an API server. `disks` are those that
+    the node attaches itself, None: it attaches none. `privileged`:
     whether mounts can be made and files given away; None: if the agent is root.
     """
     threads = VolumeThreads()
@@ -97,20 +111,32 @@ def local_volumes(
         taken = frozenset({PLUGIN, *(plugin.name for plugin in plugins.values())})
         drivers = FlexDrivers(node.plugin_folder, taken)
         flex = plugins["flex_volume"] = FlexVolumes(drivers, folders, threads, ownership, objects)
-    devices: Mapping[str, VolumePlugin] = {"local": LocalDevice(folders, threads, node.recorder)}
+    devices: dict[str, VolumePlugin] = {"local": LocalDevice(folders, threads, node.recorder)}
+    attached: dict[str, DiskVolumes] = {}
+    if disks is not None:
+        make = partial(DiskVolumes, stages=disks, folders=folders, threads=threads)
+        make = partial(make, ownership=ownership, privileged=parts.privileged)
+        kinds = disks.sources.items()
+        attached = {field: make(kind, recorder=node.recorder) for field, kind in kinds}
+        plugins |= attached
+        devices |= attached
     resolver = VolumeResolver(objects, node.object)
-    return Volumes(folders, resolver, plugins, threads, devices, flex=flex)
+    return Volumes(
+        folders, resolver, plugins, threads, devices, flex=flex, disks=tuple(attached.values())
+    )
 
 
 __all__ = [
     "EPHEMERAL_PLUGINS",
     "CSIParts",
     "CSIStages",
+    "DiskStages",
     "NodeOfVolumes",
     "PodFolders",
     "PodStorage",
     "StagedVolumes",
     "VolumeOperation",
     "VolumeOperations",
+    "disk_kinds",
     "local_volumes",
 ]

@@ -12,7 +12,7 @@ runtime mounts that, and nothing can be swapped in between.
 """
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -30,6 +30,7 @@ from trio_kubelet.volumes.csi_records import is_readable
 from trio_kubelet.volumes.csi_stages import CSIStages
 from trio_kubelet.volumes.csi_volume import CSIVolumes, Published
 from trio_kubelet.volumes.devices import unmap_devices
+from trio_kubelet.volumes.disk_volume import DiskVolumes
 from trio_kubelet.volumes.empty_dir import EmptyDir
 from trio_kubelet.volumes.flex_volume import FlexVolumes
 from trio_kubelet.volumes.folders import PodFolders, plugin_folder
@@ -83,6 +84,7 @@ class Volumes:
     """For volumes of the mode Block."""
     _csi: CSIVolumes | None = None
     _flex: FlexVolumes | None = None
+    _disks: Sequence[DiskVolumes] = ()
     operations: VolumeOperations = field(factory=VolumeOperations)
 
     def with_csi(self, stages: CSIStages) -> "Volumes":
@@ -164,6 +166,8 @@ class Volumes:
             self._csi.release(pod_uid)
         if self._flex is not None:
             self._flex.release(pod_uid)
+        for disks in self._disks:
+            disks.release(pod_uid)
 
     async def _remove(self, pod_uid: str, threads: Share) -> None:
         """Unmount and remove a pod's volumes. Raises as `tear_down`."""
@@ -175,6 +179,8 @@ class Volumes:
             await self._flex.unmount(pod_uid, threads)
         await threads.run_sync(partial(_unmount_below, self._folders.pod(pod_uid)))
         await threads.run_sync(partial(unmap_devices, self._folders, pod_uid))
+        for disks in self._disks:
+            await disks.forget(pod_uid, threads)
         for folder in await threads.run_sync(partial(self._volume_folders, pod_uid)):
             for plugin in self._plugins.values():
                 if plugin_folder(plugin.name) == folder.parent.name:

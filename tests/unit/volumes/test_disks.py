@@ -1,0 +1,232 @@
+"""Disks that are attached once for all pods of a node, with tools that only say so.
+
+The programs are scripts, which show a recorded session of a target in place of sysfs. With a real
+target and the real tools `tests/integration/test_iscsi.py` does it.
+"""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from attrs import define, evolve, field
+
+from tests.trio_clock import TrioClock
+from tests.unit.volumes.test_iscsi import TARGET, recorded_session
+from trio_kubelet.k8s import (
+    AttachedVolume,
+    Container,
+    ISCSIVolumeSource,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    Volume,
+    VolumeMount,
+)
+from trio_kubelet.kernel.mountinfo import mount_points, mounts_at_or_below
+from trio_kubelet.kernel.scsi_disks import SCSIDisks
+from trio_kubelet.references import NoReferences
+from trio_kubelet.telemetry import Journal
+from trio_kubelet.volumes import (
+    DiskStages,
+    PodFolders,
+    StagedVolumes,
+    VolumeOperations,
+    disk_file_systems,
+    local_volumes,
+    staged_volumes,
+)
+from trio_kubelet.volumes.iscsi import ISCSIDisks
+from trio_kubelet.volumes.iscsi_database import ISCSIDatabase
+from trio_kubelet.volumes.mount import unmount
+from trio_kubelet.volumes.plugin import VolumesNotReady
+from trio_kubelet.volumes.volumes import Volumes
+
+PORTAL = "127.0.0.1:3260"
+UNIQUE = f"kubernetes.io/iscsi/{PORTAL}:{TARGET}:1"
+SOURCE = ISCSIVolumeSource(target_portal=PORTAL, iqn=TARGET, lun=1, iscsi_interface="default")
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+
+
+def a_pod(uid: str, **source: object) -> Pod:
+    mount = VolumeMount(name="v", mount_path="/v")
+    volume = Volume(name="v", iscsi=evolve(SOURCE, **source))  # type: ignore[arg-type]
+    spec = PodSpec(containers=(Container(name="c", volume_mounts=(mount,)),), volumes=(volume,))
+    return Pod(metadata=ObjectMeta(name="p", namespace="n", uid=uid), spec=spec)
+
+
+@define(eq=False)
+class Machine:
+    """A machine with the tools for disks, and an agent that may be started again."""
+
+    folder: Path
+    attaches: bool = False
+    node: Node | None = None
+    staged: StagedVolumes = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        for each in ("bin", "sys", "dev", "kubelet", "recorded/block/sda/device"):
+            (self.folder / each).mkdir(parents=True)
+        recorded_session(self.folder / "recorded")
+        (self.folder / "recorded/block/sda/device/delete").touch()
+        (self.folder / "dev/sda").touch()
+        shows = f"cp -a {self.folder}/recorded/. {self.folder}/sys/"
+        hides = f"rm -r {self.folder}/sys/class/iscsi_session/session1"
+        self.install("iscsiadm", f'case "$*" in *--login) {shows};; *--logout) {hides};; esac')
+        self.install("blkid", "exit 2")
+        for name in ("mkfs.ext4", "fsck"):
+            self.install(name, "exit 0")
+        self.install("mount", 'for last; do :; done; exec /bin/mount -t tmpfs none "$last"')
+
+    def install(self, name: str, script: str) -> None:
+        program = self.folder / "bin" / name
+        program.write_text(f'#!/bin/sh\necho {name} "$@" >>{self.folder}/told\n{script}\n')
+        program.chmod(0o755)
+
+    def told(self) -> list[str]:
+        """The runs of programs so far, without what is the same in all."""
+        told = self.folder / "told"
+        text = told.read_text() if told.exists() else ""
+        return text.replace(f" -p {PORTAL} -T {TARGET} -I default", "").splitlines()
+
+    @asynccontextmanager
+    async def agent(self) -> AsyncIterator[Volumes]:
+        folders = PodFolders(self.folder / "kubelet")
+        journal, objects = Journal(TrioClock()), NoReferences()
+        self.staged = StagedVolumes(folders.root, journal, lambda: self.node, VolumeOperations())
+        disks = SCSIDisks(sys=self.folder / "sys", dev=self.folder / "dev")
+        kind = ISCSIDisks(objects, disks, ISCSIDatabase((self.folder / "iscsi",)))
+        stages = DiskStages(folders, self.staged, {"iscsi": kind}, attaches=self.attaches)
+        volumes = local_volumes(folders, lambda pod: 1 << 20, disks=stages, privileged=True)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.staged.run)
+            yield volumes
+            nursery.cancel_scope.cancel()
+
+    async def until_unused(self) -> None:
+        with trio.fail_after(60):
+            while list(self.folder.glob("kubelet/disks/*.json")):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    yield machine
+    for each in mounts_at_or_below((tmp_path / "kubelet").resolve(), mount_points()):
+        unmount(each.path)
+
+
+@needs_root
+async def test_a_disk_is_attached_for_the_first_pod_and_detached_after_the_last(
+    machine: Machine,
+) -> None:
+    async with machine.agent() as volumes:
+        for uid in ("a", "b"):
+            await volumes.prepare(a_pod(uid))
+        attached = machine.told()
+        assert [each for each in attached if each.endswith("--login")] == [
+            "iscsiadm -m node --login"
+        ]
+        place = machine.folder / "kubelet/plugins/kubernetes.io/iscsi/iface-default"
+        assert attached[-2:] == [
+            f"mkfs.ext4 -F -m0 {machine.folder}/dev/sda",
+            f"mount -t ext4 -o rw,defaults {machine.folder}/dev/sda "
+            f"{place}/{PORTAL}-{TARGET}-lun-1",
+        ]
+        await volumes.tear_down("a")
+        assert machine.told() == attached
+        await volumes.tear_down("b")
+        await machine.until_unused()
+        assert machine.told()[len(attached) :] == [
+            "iscsiadm -m node --logout",
+            "iscsiadm -m node -o delete",
+        ]
+        assert (machine.folder / "sys/block/sda/device/delete").read_text() == "1"
+        assert not place.exists()
+
+
+@needs_root
+async def test_the_next_agent_knows_the_disk_and_its_users(machine: Machine) -> None:
+    async with machine.agent() as volumes:
+        await volumes.prepare(a_pod("a"))
+    before = machine.told()
+    async with machine.agent() as volumes:
+        await volumes.prepare(a_pod("a"))
+        assert machine.told() == before
+    async with machine.agent() as volumes:
+        assert machine.staged.in_use() == (UNIQUE,)
+        await volumes.remove_pod("a")
+        await machine.until_unused()
+    assert machine.told()[-1] == "iscsiadm -m node -o delete"
+
+
+@needs_root
+async def test_a_session_that_was_there_before_stays(machine: Machine) -> None:
+    (machine.folder / "sys").rmdir()
+    (machine.folder / "recorded").rename(machine.folder / "sys")
+    async with machine.agent() as volumes:
+        await volumes.prepare(a_pod("a"))
+        await volumes.tear_down("a")
+        await machine.until_unused()
+    assert [each for each in machine.told() if each.startswith("iscsiadm")] == []
+
+
+async def test_a_node_without_the_tools_says_which_is_missing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(disk_file_systems, "_FOLDERS_OF_TOOLS", "/nowhere")
+    async with machine.agent() as volumes:
+        with pytest.raises(VolumesNotReady) as caught:
+            await volumes.prepare(a_pod("a"))
+        assert caught.value.failures == [
+            (
+                "FailedMount",
+                'MountVolume.WaitForAttach failed for volume "v" : iscsi: portal '
+                f"{PORTAL}: iscsiadm is not installed on this node",
+            )
+        ]
+        await volumes.tear_down("a")
+
+
+async def test_a_secret_that_is_not_named_is_told(machine: Machine) -> None:
+    async with machine.agent() as volumes:
+        with pytest.raises(VolumesNotReady, match=r"iscsi.secretRef must name a secret for CHAP"):
+            await volumes.prepare(a_pod("a", chap_auth_session=True))
+        await volumes.tear_down("a")
+
+
+async def test_a_disk_waits_for_the_controller_where_there_is_one(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_volumes, "ATTACHED_SECONDS", 0.1)
+    machine.attaches = True
+    async with machine.agent() as volumes:
+        with pytest.raises(VolumesNotReady, match=r"unattached volumes=\[v\]"):
+            await volumes.prepare(a_pod("a"))
+        assert machine.staged.in_use() == (UNIQUE,)
+        assert machine.told() == []
+        attached = (AttachedVolume(name=UNIQUE),)
+        machine.node = Node(status=NodeStatus(volumes_in_use=(UNIQUE,), volumes_attached=attached))
+        machine.install("iscsiadm", "echo no; exit 5")
+        monkeypatch.setattr(staged_volumes, "ATTACHED_SECONDS", 60)
+        machine.staged.node_changed()
+        with pytest.raises(VolumesNotReady, match=r"iscsiadm .* failed: exit status 5: no"):
+            await volumes.prepare(a_pod("a"))
+        await volumes.tear_down("a")
+
+
+async def test_a_name_that_leads_elsewhere_is_refused(machine: Machine) -> None:
+    async with machine.agent() as volumes:
+        with pytest.raises(VolumesNotReady, match="cannot name a folder"):
+            await volumes.prepare(a_pod("a", iqn="iqn.x/../../.."))
+        await volumes.tear_down("a")
+    assert machine.told() == []

@@ -1,0 +1,223 @@
+"""Disks at the node: each is attached, and its file system mounted, once for all pods.
+
+The file system is mounted where the Go kubelet mounts it, and bound from there into the folders of
+pods. A disk that is a device for its pods is attached alone. Disks of one place with a file system
+are mounted read only if the first pod may only read.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from attrs import define, field, frozen
+
+from trio_kubelet.k8s import PersistentVolumeAccessMode, Pod
+from trio_kubelet.kernel.mountinfo import is_mounted, mount_points
+from trio_kubelet.references import ObjectError
+from trio_kubelet.volumes.disk_file_systems import FileSystem, mount_disk
+from trio_kubelet.volumes.disks import AttachedDisk, DiskKind, DiskRecords
+from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders, plugin_folder
+from trio_kubelet.volumes.mount import unmount
+from trio_kubelet.volumes.operations import UNMAP_DEVICE, UNMOUNT_DEVICE
+from trio_kubelet.volumes.plugin import VolumeError
+from trio_kubelet.volumes.resolved import ResolvedVolume
+from trio_kubelet.volumes.staged_volumes import LeftStages, StagedVolumes, VolumeStage, Work
+
+ATTACH, MOUNT_DEVICE = "MountVolume.WaitForAttach", "MountVolume.MountDevice"
+ATTACH_DEVICE = "MapVolume.WaitForAttach"
+_UNMOUNT_DEVICE = "UnmountDevice"
+
+
+@frozen
+class DiskStage:
+    """A disk that is attached, and mounted."""
+
+    disk: AttachedDisk
+    _stages: "DiskStages" = field(eq=False, repr=False)
+
+    @property
+    def unique_name(self) -> str:
+        """The volume in the Node's `volumesInUse` and `volumesAttached`."""
+        return self.disk.unique_name
+
+    @property
+    def mark(self) -> tuple[str, str]:
+        """Its plugin, and the disk's digest."""
+        return plugin_folder(self.disk.plugin), self.disk.digest
+
+    @property
+    def unstaging_name(self) -> tuple[str, str]:
+        """Plugin and operation, as metrics tell of it."""
+        return self.disk.plugin, UNMAP_DEVICE if self.disk.is_block else UNMOUNT_DEVICE
+
+    async def is_attachable(self, _volume: ResolvedVolume) -> bool:
+        """True if a controller tells the node that it may have the disk."""
+        return self._stages.attaches
+
+    async def why_node_is_full(self) -> str:
+        """No node has too many disks."""
+        return ""
+
+    async def begin_staging(self, pod: Pod, volume: ResolvedVolume) -> Work:
+        """Write the record, and return the work that attaches and mounts the disk."""
+        return await self._stages.begin_staging(pod, volume, self.disk)
+
+    async def begin_unstaging(self) -> Work:
+        """Return the work that unmounts and detaches the disk; both raise VolumeError."""
+        return await self._stages.begin_unstaging(self.disk)
+
+
+@define(eq=False)
+class DiskStages:
+    """Disks of all kinds, as one kind of volumes that are staged.
+
+    `attaches`: a controller tells the node which disks it may have.
+    """
+
+    folders: PodFolders
+    volumes: StagedVolumes
+    sources: Mapping[str, DiskKind]
+    """The kinds, by the field that the source stands in: `iscsi`."""
+    attaches: bool
+    kinds: Mapping[str, DiskKind] = field(init=False)
+    """The same by the names of plugins."""
+    records: DiskRecords = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.records = DiskRecords(self.folders)
+        self.kinds = {each.name: each for each in self.sources.values()}
+        self.volumes.kinds.append(self._left)
+
+    def stage(self, disk: AttachedDisk) -> DiskStage:
+        """Return the place of a disk."""
+        return DiskStage(disk, self)
+
+    async def device(self, disk: AttachedDisk) -> Path | None:
+        """Return the device of a disk; None if it is not attached."""
+        return await self.volumes.threads.run_sync(partial(self._device, disk))
+
+    async def begin_staging(self, pod: Pod, volume: ResolvedVolume, disk: AttachedDisk) -> Work:
+        """Write the record, and return the work that attaches and mounts a disk.
+
+        Both raise VolumeError.
+        """
+        kind, threads = self.kinds[disk.plugin], self.volumes.threads
+        step = ATTACH_DEVICE if disk.is_block else ATTACH
+        with _errors_of(volume.spec_name, step):
+            target = disk.mount_point(self.folders.root)
+            # What a Go kubelet has mounted was attached by it, for this node.
+            if not await threads.run_sync(partial(is_mounted, target)):
+                others = await threads.run_sync(partial(self.records.others, disk))
+                disk = await kind.with_what_is_there(disk, others)
+            disk = await threads.run_sync(partial(self.records.write, disk))
+
+        async def work() -> None:
+            with _errors_of(volume.spec_name, step):
+                device = await kind.attach(disk, pod, volume)
+            if not disk.is_block:
+                with _errors_of(volume.spec_name, MOUNT_DEVICE):
+                    await threads.run_sync(partial(make_folders, target, FOLDER_MODE))
+                    if not await threads.run_sync(partial(is_mounted, target)):
+                        await mount_disk(device, target, file_system(volume))
+
+        return work
+
+    async def begin_unstaging(self, disk: AttachedDisk) -> Work:
+        """Return the work that unmounts and detaches a disk; both raise VolumeError."""
+        threads = self.volumes.threads
+        disk = await threads.run_sync(partial(self.records.read, disk))
+        with _errors_of(disk.volume, _UNMOUNT_DEVICE):
+            target = disk.mount_point(self.folders.root)
+            elsewhere = await threads.run_sync(partial(_mounted_elsewhere, target))
+            if elsewhere:
+                shown = " ".join(map(str, elsewhere))
+                raise OSError(
+                    f"The device mount path {str(target)!r} is still mounted by other "
+                    f"references [{shown}]"
+                )
+
+        async def work() -> None:
+            with _errors_of(disk.volume, _UNMOUNT_DEVICE):
+                await threads.run_sync(partial(_unmount, target))
+                others = await threads.run_sync(partial(self.records.others, disk))
+                if all(each.name != disk.name for each in others):
+                    await self.kinds[disk.plugin].detach(disk, others)
+                await threads.run_sync(partial(_remove_folders, target, len(disk.folder)))
+                await threads.run_sync(partial(self.records.remove, disk))
+
+        return work
+
+    def _left(self) -> LeftStages:
+        """Read off the disk which volumes there are, and who uses which. Blocks; raises OSError."""
+        stages: dict[VolumeStage, bool] = {}
+        for disk in self.records.all():
+            if disk.plugin in self.kinds:
+                stages[self.stage(disk)] = self._is_staged(disk)
+        users = [(uid, self.stage(disk)) for uid, disk in self.records.users(tuple(self.kinds))]
+        return LeftStages(stages, users)
+
+    def _is_staged(self, disk: AttachedDisk) -> bool:
+        if disk.is_block:
+            return self._device(disk) is not None
+        try:
+            return is_mounted(disk.mount_point(self.folders.root))
+        except ValueError:
+            return False
+
+    def _device(self, disk: AttachedDisk) -> Path | None:
+        return self.kinds[disk.plugin].device(disk)
+
+
+def file_system(volume: ResolvedVolume) -> FileSystem:
+    """Return the file system that a volume wants on its disk."""
+    source = volume.source
+    modes = () if volume.persistent is None else volume.persistent.spec.access_modes
+    only_read = modes == (PersistentVolumeAccessMode.READ_ONLY_MANY,)
+    return FileSystem(
+        fs_type=getattr(source, "fs_type", ""),
+        options=volume.mount_options,
+        read_only=volume.read_only or only_read or bool(getattr(source, "read_only", None)),
+    )
+
+
+def _mounted_elsewhere(target: Path) -> tuple[Path, ...]:
+    """Return where else the file system, or a part of it, is mounted that is mounted on a path."""
+    real, mounts = target.parent.resolve() / target.name, mount_points()
+    own = {each.device for each in mounts if each.path == real}
+    # The same mount may show up at other paths, where the root folder is mounted twice.
+    return tuple(
+        each.path
+        for each in mounts
+        if each.device in own and each.path.parts[-len(_named(real)) :] != _named(real)
+    )
+
+
+def _named(path: Path) -> tuple[str, ...]:
+    """Return the parts of a mount point's path that name it: from `plugins` on."""
+    return path.parts[path.parts.index("plugins") :] if "plugins" in path.parts else path.parts
+
+
+def _unmount(target: Path) -> None:
+    if is_mounted(target):
+        unmount(target)
+
+
+def _remove_folders(target: Path, depth: int) -> None:
+    """Remove the mount point, and those above it that are a disk's own, if they are empty."""
+    for folder in (target, *target.parents)[:depth]:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return  # Other disks of the interface are there.
+
+
+@contextmanager
+def _errors_of(volume: str, step: str) -> Iterator[None]:
+    """Raise what goes wrong in a step as VolumeError, in the words of events."""
+    try:
+        yield
+    except (OSError, ObjectError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise VolumeError(volume, str(error), step) from error

@@ -1,0 +1,186 @@
+"""Disks that the node attaches itself (iscsi, fc): how they are called, and what is kept of them.
+
+A record is on the disk before a disk is attached, and goes when it is detached. In each pod's
+folder another one says which disk a volume of it is. Both have no secrets.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+import structlog
+from attrs import evolve, field, frozen
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.kernel.whole_files import remove_whole, write_whole
+from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, plugin_folder
+from trio_kubelet.volumes.resolved import ResolvedVolume
+
+log = structlog.get_logger("volumes")
+
+RECORDS = "disks"
+"""The folder of records below the root folder."""
+_RECORD = ".json"
+
+
+@frozen(kw_only=True)
+class AttachedDisk:
+    """A disk as its kind names it: `name` in the Node, `folder` below the plugin's.
+
+    `source` is all that it takes to find it again, and `volume` the first that was of it.
+    """
+
+    plugin: str
+    name: str
+    is_block: bool
+    folder: tuple[str, ...] = field(eq=False)
+    volume: str = field(eq=False)
+    source: Mapping[str, Any] = field(eq=False)
+
+    @property
+    def unique_name(self) -> str:
+        """The name in the Node's `volumesInUse` and `volumesAttached`."""
+        return f"{self.plugin}/{self.name}"
+
+    @property
+    def digest(self) -> str:
+        """The disk and its use as part of a path."""
+        return hashlib.sha256(f"{self.name}\0{self.is_block}".encode()).hexdigest()
+
+    def mount_point(self, root: Path) -> Path:
+        """Return where its file system is mounted for all pods. Raises ValueError."""
+        if any(each in ("", ".", "..") or "/" in each or "\0" in each for each in self.folder):
+            raise ValueError(f"{'/'.join(self.folder)!r} cannot name a folder")
+        return root.joinpath("plugins", self.plugin, *self.folder)
+
+    def encoded(self) -> bytes:
+        """Return the record's text."""
+        return orjson.dumps(
+            {
+                "plugin": self.plugin,
+                "name": self.name,
+                "isBlock": self.is_block,
+                "folder": self.folder,
+                "volume": self.volume,
+                "source": dict(self.source),
+            }
+        )
+
+
+class DiskKind(Protocol):
+    """A kind of disks, by the way in which the node gets at them."""
+
+    @property
+    def name(self) -> str:
+        """The name of the plugin: `kubernetes.io/iscsi`."""
+        ...
+
+    def disk(self, volume: ResolvedVolume) -> AttachedDisk:
+        """Return the disk of a volume. Raises ValueError."""
+        ...
+
+    async def with_what_is_there(
+        self, disk: AttachedDisk, others: Sequence[AttachedDisk]
+    ) -> AttachedDisk:
+        """Return a disk with what is there before it is attached, and is to stay after it.
+
+        What is there for `others`, which are attached, goes with the last of them.
+        """
+        ...
+
+    async def attach(self, disk: AttachedDisk, pod: Pod, volume: ResolvedVolume) -> Path:
+        """Return the device, which may be attached already.
+
+        Raises OSError, ObjectError, ValueError. It may be cut off, and called again.
+        """
+        ...
+
+    async def detach(self, disk: AttachedDisk, others: Sequence[AttachedDisk]) -> None:
+        """Undo `attach`, if it was done; `others` are attached. Raises OSError."""
+        ...
+
+    def device(self, disk: AttachedDisk) -> Path | None:
+        """Return the device of a disk that is attached. Blocks."""
+        ...
+
+
+@frozen
+class DiskRecords:
+    """The records of disks. All of it blocks."""
+
+    folders: PodFolders
+
+    def write(self, disk: AttachedDisk) -> AttachedDisk:
+        """Write the record of a disk that is to be attached; returns what counts from now on.
+
+        What an earlier record says of what was there before stands. Raises OSError.
+        """
+        path = self._path(disk)
+        known = _read(path)
+        disk = disk if known is None else evolve(disk, source=known.source)
+        write_whole(path, disk.encoded(), folder_mode=FOLDER_MODE, durable=True)
+        return disk
+
+    def read(self, disk: AttachedDisk) -> AttachedDisk:
+        """Return a disk with what its record says; as it is, if there is none."""
+        return _read(self._path(disk)) or disk
+
+    def remove(self, disk: AttachedDisk) -> None:
+        """Remove the record of a disk. Raises OSError."""
+        remove_whole(self._path(disk))
+
+    def others(self, disk: AttachedDisk) -> Sequence[AttachedDisk]:
+        """Return the disks of the same plugin that have a record."""
+        return [each for each in self.all() if each.plugin == disk.plugin and each != disk]
+
+    def all(self) -> Sequence[AttachedDisk]:
+        """Return all disks that have a record."""
+        paths = sorted((self.folders.root / RECORDS).glob(f"[!.]*{_RECORD}"))
+        return [disk for disk in map(_read, paths) if disk is not None]
+
+    def use(self, uid: str, disk: AttachedDisk) -> None:
+        """Write down that a pod uses a disk as a volume. Raises OSError."""
+        path = self._of_pod(uid, disk.plugin, disk.volume)
+        write_whole(path, disk.encoded(), folder_mode=FOLDER_MODE, durable=True)
+
+    def unuse_all(self, uid: str, plugin: str) -> None:
+        """Forget that a pod uses any disk of a plugin. Raises OSError."""
+        for path in self.folders.plugin(uid, plugin, "").glob(f"[!.]*{_RECORD}"):
+            remove_whole(path)
+
+    def users(self, plugins: Sequence[str]) -> Iterator[tuple[str, AttachedDisk]]:
+        """Return which pods use which disks."""
+        for uid in self.folders.uids():
+            for plugin in plugins:
+                for path in self.folders.plugin(uid, plugin, "").glob(f"[!.]*{_RECORD}"):
+                    disk = _read(path)
+                    if disk is not None:
+                        yield uid, disk
+
+    def _path(self, disk: AttachedDisk) -> Path:
+        name = f"{plugin_folder(disk.plugin)}~{disk.digest}{_RECORD}"
+        return self.folders.root / RECORDS / name
+
+    def _of_pod(self, uid: str, plugin: str, volume: str) -> Path:
+        return self.folders.plugin(uid, plugin, f"{volume}{_RECORD}")
+
+
+def _read(path: Path) -> AttachedDisk | None:
+    """Return the disk of a record; None, and a line in the log, if it cannot be read."""
+    try:
+        told = orjson.loads(path.read_bytes())
+        return AttachedDisk(
+            plugin=str(told["plugin"]),
+            name=str(told["name"]),
+            is_block=bool(told["isBlock"]),
+            folder=tuple(map(str, told["folder"])),
+            volume=str(told["volume"]),
+            source=dict(told["source"]),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("record of a disk is not readable", path=str(path), error=repr(error))
+        return None
