@@ -106,12 +106,12 @@ class NodePlugins:
 
     def reinstall(self) -> None:
         """Take a plugin away, and bring it back before the node gives it up."""
-        services: list[Service] = [self._chance.choice((self._driver, self._plugin))]
-        if self._dra_chance.random() < 0.4:
-            services.append(self._dra_driver)
-        for service in services:
-            if service.is_in_use:
-                self._start_soon(self._restart, service)
+        service = self._chance.choice((self._driver, self._plugin))
+        if service.is_in_use:
+            self._start_soon(self._restart, service)
+        if (drawn := self._dra_chance.random()) < 0.4 and self._dra_driver.is_in_use:
+            is_killed = drawn < 0.2
+            self._start_soon(self._kill_driver if is_killed else self._restart, self._dra_driver)
 
     def lose_power(self) -> None:
         """Lose all mounts, and the plugins with the machine."""
@@ -129,6 +129,10 @@ class NodePlugins:
         yield from self._volumes.leftovers()
         yield from self._devices.wrong_amounts()
         yield from self._claims.leftovers()
+
+    async def _kill_driver(self, driver: SimulatedDRADriver) -> None:
+        await driver.process.kill()
+        await driver.process.start_later(driver)
 
     async def _restart(self, service: Service) -> None:
         await service.process.stop()

@@ -60,11 +60,23 @@ class PluginProcess:
             process.scope.cancel()
             await process.ended.wait()
 
+    async def kill(self) -> None:
+        """End the process, which leaves its socket behind."""
+        process = self._running
+        if process is None or not process.socket.exists():
+            await self.stop()
+            return
+        kept = process.socket.with_name(f".{process.socket.name}")
+        kept.hardlink_to(process.socket)
+        await self.stop()
+        kept.rename(process.socket)  # It is the same one, as far as anybody can tell.
+
     def lose_power(self) -> None:
         """End the process with the machine; `stop` waits for its end."""
         if self._running is not None:
             self._running.scope.cancel()
-            self._running.socket.unlink(missing_ok=True)
+        for socket in self._registry.glob(f"{self._name}-*.sock"):
+            socket.unlink()  # Those of killed processes, too: a boot finds no sockets.
 
     async def _serve(
         self,
