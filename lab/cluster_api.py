@@ -88,6 +88,12 @@ class ClusterApi:
             return False
 
     @contextmanager
+    def unread(self, path: str, **query: str) -> Iterator[int]:
+        """Ask for what lasts, and read none of it until the end of the block; yields the status."""
+        with self._client.stream("GET", path, params=query) as response:
+            yield response.status_code
+
+    @contextmanager
     def watch(
         self, path: str, *, deadline_seconds: float, **query: str
     ) -> Iterator[Iterator[Json]]:
