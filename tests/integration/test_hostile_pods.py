@@ -9,8 +9,9 @@ import pytest
 
 from lab.agent import Json, LabAgent, is_running, pod_manifest
 from lab.containerd import Containerd
+from lab.processes import wait_until
 from tests.hostile.victims import Victims
-from tests.integration.pods import conditions, mount, shell, until_term
+from tests.integration.pods import DEADLINE_SECONDS, conditions, mount, shell, until_term
 
 CONFIG_ERROR = "CreateContainerConfigError"
 CONTAINERS = 8
@@ -71,6 +72,23 @@ def test_probes_that_print_without_end(victims: Victims) -> None:
     containers = (until_term(f"c{n}", readinessProbe=probe) for n in range(CONTAINERS))
     with victims.beside(pod_manifest("hostile", *containers)):
         victims.wait_pod("hostile", is_ready)
+
+
+SHARE_OF_CPU = {"limits": {"cpu": "100m"}}
+"""Of a container that would take all there is; what it makes the agent do is the point."""
+
+
+def test_containers_that_print_and_write_without_end(victims: Victims) -> None:
+    """The log of one is rotated meanwhile; the other writes thousands of files."""
+    prints = shell("prints", "yes", resources=SHARE_OF_CPU)
+    write = "while :; do i=$((i+1)); echo x >/f$((i%10000)); done"
+    writes = shell("writes", write, resources=SHARE_OF_CPU)
+    with victims.beside(pod_manifest("hostile", prints, writes)):
+        wait_until(
+            lambda: any(victims.agent.pod_logs.glob("default_hostile-*/prints/0.log.*")),
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: "its log is not rotated",
+        )
 
 
 @contextmanager
