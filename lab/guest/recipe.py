@@ -25,6 +25,7 @@ PACKAGES = (
     *("containerd", "runc", "crun", "containernetworking-plugins", "catatonit"),
     *("iptables", "nftables", "conntrack", "iproute2", "ethtool", "procps", "psmisc", "e2fsprogs"),
     *("quota", "apparmor", "ca-certificates", "netcat-openbsd", "strace"),
+    *("open-iscsi", "nfs-common", "nfs-ganesha", "nfs-ganesha-vfs"),
 )
 # What a node that lives for minutes does not need, or what works on no such machine.
 MASKED_UNITS = (
@@ -32,6 +33,8 @@ MASKED_UNITS = (
     *("e2scrub_all.timer", "e2scrub_reap.service", "getty@tty1.service", "modprobe@.service"),
     *("systemd-timesyncd.service", "systemd-udev-trigger.service", "apparmor.service"),
     *("systemd-binfmt.service", "quota.service", "quotarpc.service"),
+    *("open-iscsi.service", "nfs-ganesha.service", "nfs-ganesha-lock.service", "nfs-client.target"),
+    *("rpcbind.service", "rpcbind.socket", "nfs-blkmap.service"),
 )
 ENABLED_UNITS = ("guest-commands.service", "guest-network.service")
 # Of the packaged kernel; in a kernel of our own they are built in.

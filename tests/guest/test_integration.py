@@ -55,6 +55,7 @@ CHOSEN = {
             "test_stats": ALL,
         },
     ),
+    "disks": Part("1.7", {"test_iscsi": ALL}),
 }
 # What metrics say of cgroups is what the statistics say.
 MODULES = (*CHOSEN["limits"].modules, *CHOSEN["lives"].modules, "test_metrics")
