@@ -16,6 +16,7 @@ from benchmarks import (
     cluster,
     evictions,
     idle,
+    idle_devices,
     placement,
     pod_start,
     pod_stop,
@@ -30,6 +31,7 @@ from lab import LabError, UnavailableError, host
 from lab.containerd import Containerd
 
 HOLLOW: Mapping[str, Callable[[Path, int], Awaitable[list[Figure]]]] = {
+    idle_devices.NAME: idle_devices.measure,
     placement.NAME: placement.measure,
     relist.NAME: relist.measure,
 }
