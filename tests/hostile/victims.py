@@ -101,7 +101,7 @@ class Victims:
             else_say=lambda: f"nothing in the journal says {words!r}",
         )
 
-    def wait_relist(self) -> None:
+    def wait_relist(self, deadline_seconds: float = DEADLINE_SECONDS) -> None:
         """Wait until the agent has seen all that the runtime has, twice: once may be from before.
 
         Where it cannot, the node is not ready.
@@ -109,7 +109,7 @@ class Victims:
         begun = self._relists()
         wait_until(
             lambda: self._relists() > begun + 1,
-            deadline_seconds=DEADLINE_SECONDS,
+            deadline_seconds=deadline_seconds,
             else_say=lambda: "the runtime cannot list what it has",
         )
 
