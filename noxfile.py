@@ -179,11 +179,16 @@ def volume_kills(session: nox.Session) -> None:
 
 @nox.session
 def storage(session: nox.Session) -> None:
-    """A CSI driver that others wrote, built with Go, on a node of a real control plane: minutes."""
+    """A CSI driver of others on a node of a real control plane, and their suite on ours: minutes.
+
+    Builds both with Go, for minutes, once.
+    """
     install(session, "test")
     session.run("python", "-m", "lab", "control-plane-programs")
+    session.run("python", "-m", "lab.csi_suite")
+    files = ("tests/e2e/test_gocsi.py", "tests/e2e/test_csi_suite.py")
     environment = {"TRIO_KUBELET_STORAGE": "1", "TRIO_KUBELET_E2E": "local", "CI": "true"}
-    session.run("pytest", "-n0", "tests/e2e/test_gocsi.py", *session.posargs, env=environment)
+    session.run("pytest", "-n0", *files, *session.posargs, env=environment)
 
 
 @nox.session

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import betterproto
 import trio
@@ -24,6 +24,7 @@ from attrs import define, field, frozen
 
 from trio_kubelet.kernel.mountinfo import is_mounted
 from trio_kubelet.rpc import Code, RpcError, open_rpc_loop, serve
+from trio_kubelet.rpc.methods import Contract
 from trio_kubelet.rpc.stubs import pluginregistration as registration
 from trio_kubelet.rpc.stubs.csi import v1 as csi
 from trio_kubelet.volumes.mount import MS_BIND, mount, unmount
@@ -80,6 +81,7 @@ class CallLog:
 class LabDriver:
     """The services of a driver, and of its registration."""
 
+    contracts: ClassVar[tuple[Contract, ...]] = (csi.IdentityBase, csi.NodeBase)
     folder: Path
     behaviour: Behaviour = field(factory=Behaviour)
     notified: list[registration.RegistrationStatus] = field(factory=list)
@@ -111,7 +113,10 @@ class LabDriver:
         return list(targets)
 
     def set_faults(self, **faults: Mapping[str, object]) -> None:
-        """Say what goes wrong from now on, by method: `hang`, `fail`, `lose_answer`."""
+        """Say what goes wrong from now on, by method: `hang`, `fail`, `lose_answer`, `slow`.
+
+        All but `slow`, a number of seconds, are texts or true.
+        """
         new = self.folder / "faults.new"
         new.write_text(json.dumps(faults))
         new.replace(self.folder / "faults.json")
@@ -325,6 +330,8 @@ class LabDriver:
         fault = self._fault(method)
         if fault.get("hang"):
             await trio.sleep_forever()
+        if slow := fault.get("slow"):
+            await trio.sleep(float(str(slow)))
         if fail := fault.get("fail"):
             code, _, message = str(fail).partition(": ")
             raise RpcError(Code[code], message)
@@ -365,7 +372,7 @@ def _is_device(capability: csi.VolumeCapability) -> bool:
 
 
 def _shown(capability: csi.VolumeCapability) -> dict[str, Any]:
-    if _is_device(capability):
+    if betterproto.which_one_of(capability, "access_type")[0] != "mount":
         return {"access_mode": int(capability.access_mode.mode)}
     return {
         "fs_type": capability.mount.fs_type,
@@ -415,9 +422,8 @@ async def serve_driver(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve a driver, and at the socket in the registry its registration, until cancelled."""
-    contracts = (csi.IdentityBase, csi.NodeBase)
     async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, [driver], driver.socket, contracts=contracts))
+        await nursery.start(partial(serve, [driver], driver.socket, contracts=driver.contracts))
         if registry_socket is not None:
             await nursery.start(
                 partial(
@@ -427,8 +433,8 @@ async def serve_driver(
         task_status.started()
 
 
-async def _run(options: argparse.Namespace) -> None:
-    driver = LabDriver(
+async def _run(kind: type[LabDriver], options: argparse.Namespace) -> None:
+    driver = kind(
         options.folder,
         Behaviour(
             name=options.name,
@@ -443,19 +449,19 @@ async def _run(options: argparse.Namespace) -> None:
         await serve_driver(driver, options.registry_socket)
 
 
-def main() -> int:
+def main(kind: type[LabDriver] = LabDriver) -> int:
     """Run a driver until it is killed."""
-    parser = argparse.ArgumentParser(prog="python -m lab.csi_driver", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where its files are")
     parser.add_argument(
-        "--registry-socket", type=Path, required=True, help="its socket in plugins_registry"
+        "--registry-socket", type=Path, help="its socket in plugins_registry, none without"
     )
     parser.add_argument("--name", default=NAME)
     parser.add_argument("--mounts", action="store_true", help="volumes are mounts")
     parser.add_argument("--stages", action="store_true", help="volumes are staged, and keep data")
     parser.add_argument("--endpoint", help="the socket of another driver, which is registered")
     parser.add_argument("--node-id", default="lab-node")
-    trio.run(_run, parser.parse_args())
+    trio.run(_run, kind, parser.parse_args())
     return 0
 
 

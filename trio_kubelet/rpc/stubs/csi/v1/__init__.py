@@ -64,6 +64,25 @@ class NodeServiceCapabilityRpcType(betterproto.Enum):
     VOLUME_MOUNT_GROUP = 6
 
 
+class ControllerServiceCapabilityRpcType(betterproto.Enum):
+    UNKNOWN = 0
+    CREATE_DELETE_VOLUME = 1
+    PUBLISH_UNPUBLISH_VOLUME = 2
+    LIST_VOLUMES = 3
+    GET_CAPACITY = 4
+    CREATE_DELETE_SNAPSHOT = 5
+    LIST_SNAPSHOTS = 6
+    CLONE_VOLUME = 7
+    PUBLISH_READONLY = 8
+    EXPAND_VOLUME = 9
+    LIST_VOLUMES_PUBLISHED_NODES = 10
+    VOLUME_CONDITION = 11
+    GET_VOLUME = 12
+    SINGLE_NODE_MULTI_WRITER = 13
+    MODIFY_VOLUME = 14
+    GET_SNAPSHOT = 15
+
+
 @dataclass(eq=False, repr=False)
 class GetPluginInfoRequest(LeanMessage):
     pass
@@ -299,6 +318,190 @@ class Topology(LeanMessage):
     )
 
 
+@dataclass(eq=False, repr=False)
+class CreateVolumeRequest(LeanMessage):
+    name: str = betterproto.string_field(1)
+    capacity_range: "CapacityRange" = betterproto.message_field(2)
+    volume_capabilities: List["VolumeCapability"] = betterproto.message_field(3)
+    parameters: Dict[str, str] = betterproto.map_field(
+        4, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    secrets: Dict[str, str] = betterproto.map_field(
+        5, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    volume_content_source: "VolumeContentSource" = betterproto.message_field(6)
+    accessibility_requirements: "TopologyRequirement" = betterproto.message_field(7)
+    mutable_parameters: Dict[str, str] = betterproto.map_field(
+        8, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+
+
+@dataclass(eq=False, repr=False)
+class VolumeContentSource(betterproto.Message):
+    snapshot: "VolumeContentSourceSnapshotSource" = betterproto.message_field(
+        1, group="type"
+    )
+    volume: "VolumeContentSourceVolumeSource" = betterproto.message_field(
+        2, group="type"
+    )
+
+
+@dataclass(eq=False, repr=False)
+class VolumeContentSourceSnapshotSource(LeanMessage):
+    snapshot_id: str = betterproto.string_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class VolumeContentSourceVolumeSource(LeanMessage):
+    volume_id: str = betterproto.string_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class CreateVolumeResponse(LeanMessage):
+    volume: "Volume" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class Volume(LeanMessage):
+    capacity_bytes: int = betterproto.int64_field(1)
+    volume_id: str = betterproto.string_field(2)
+    volume_context: Dict[str, str] = betterproto.map_field(
+        3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    content_source: "VolumeContentSource" = betterproto.message_field(4)
+    accessible_topology: List["Topology"] = betterproto.message_field(5)
+
+
+@dataclass(eq=False, repr=False)
+class TopologyRequirement(LeanMessage):
+    requisite: List["Topology"] = betterproto.message_field(1)
+    preferred: List["Topology"] = betterproto.message_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class DeleteVolumeRequest(LeanMessage):
+    volume_id: str = betterproto.string_field(1)
+    secrets: Dict[str, str] = betterproto.map_field(
+        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+
+
+@dataclass(eq=False, repr=False)
+class DeleteVolumeResponse(LeanMessage):
+    pass
+
+
+@dataclass(eq=False, repr=False)
+class ControllerPublishVolumeRequest(LeanMessage):
+    volume_id: str = betterproto.string_field(1)
+    node_id: str = betterproto.string_field(2)
+    volume_capability: "VolumeCapability" = betterproto.message_field(3)
+    readonly: bool = betterproto.bool_field(4)
+    secrets: Dict[str, str] = betterproto.map_field(
+        5, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    volume_context: Dict[str, str] = betterproto.map_field(
+        6, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+
+
+@dataclass(eq=False, repr=False)
+class ControllerPublishVolumeResponse(LeanMessage):
+    publish_context: Dict[str, str] = betterproto.map_field(
+        1, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+
+
+@dataclass(eq=False, repr=False)
+class ControllerUnpublishVolumeRequest(LeanMessage):
+    volume_id: str = betterproto.string_field(1)
+    node_id: str = betterproto.string_field(2)
+    secrets: Dict[str, str] = betterproto.map_field(
+        3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+
+
+@dataclass(eq=False, repr=False)
+class ControllerUnpublishVolumeResponse(LeanMessage):
+    pass
+
+
+@dataclass(eq=False, repr=False)
+class ValidateVolumeCapabilitiesRequest(LeanMessage):
+    volume_id: str = betterproto.string_field(1)
+    volume_context: Dict[str, str] = betterproto.map_field(
+        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    volume_capabilities: List["VolumeCapability"] = betterproto.message_field(3)
+    parameters: Dict[str, str] = betterproto.map_field(
+        4, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    secrets: Dict[str, str] = betterproto.map_field(
+        5, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    mutable_parameters: Dict[str, str] = betterproto.map_field(
+        6, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+
+
+@dataclass(eq=False, repr=False)
+class ValidateVolumeCapabilitiesResponse(LeanMessage):
+    confirmed: "ValidateVolumeCapabilitiesResponseConfirmed" = (
+        betterproto.message_field(1)
+    )
+    message: str = betterproto.string_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class ValidateVolumeCapabilitiesResponseConfirmed(LeanMessage):
+    volume_context: Dict[str, str] = betterproto.map_field(
+        1, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    volume_capabilities: List["VolumeCapability"] = betterproto.message_field(2)
+    parameters: Dict[str, str] = betterproto.map_field(
+        3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    mutable_parameters: Dict[str, str] = betterproto.map_field(
+        4, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+
+
+@dataclass(eq=False, repr=False)
+class ControllerGetCapabilitiesRequest(LeanMessage):
+    pass
+
+
+@dataclass(eq=False, repr=False)
+class ControllerGetCapabilitiesResponse(LeanMessage):
+    capabilities: List["ControllerServiceCapability"] = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ControllerServiceCapability(betterproto.Message):
+    rpc: "ControllerServiceCapabilityRpc" = betterproto.message_field(1, group="type")
+
+
+@dataclass(eq=False, repr=False)
+class ControllerServiceCapabilityRpc(LeanMessage):
+    type: "ControllerServiceCapabilityRpcType" = betterproto.enum_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ControllerExpandVolumeRequest(LeanMessage):
+    volume_id: str = betterproto.string_field(1)
+    capacity_range: "CapacityRange" = betterproto.message_field(2)
+    secrets: Dict[str, str] = betterproto.map_field(
+        3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    volume_capability: "VolumeCapability" = betterproto.message_field(4)
+
+
+@dataclass(eq=False, repr=False)
+class ControllerExpandVolumeResponse(LeanMessage):
+    capacity_bytes: int = betterproto.int64_field(1)
+    node_expansion_required: bool = betterproto.bool_field(2)
+
+
 class IdentityStub(betterproto.ServiceStub):
     async def get_plugin_info(
         self,
@@ -346,6 +549,127 @@ class IdentityStub(betterproto.ServiceStub):
             "/csi.v1.Identity/Probe",
             probe_request,
             ProbeResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+
+class ControllerStub(betterproto.ServiceStub):
+    async def create_volume(
+        self,
+        create_volume_request: "CreateVolumeRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "CreateVolumeResponse":
+        return await self._unary_unary(
+            "/csi.v1.Controller/CreateVolume",
+            create_volume_request,
+            CreateVolumeResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def delete_volume(
+        self,
+        delete_volume_request: "DeleteVolumeRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "DeleteVolumeResponse":
+        return await self._unary_unary(
+            "/csi.v1.Controller/DeleteVolume",
+            delete_volume_request,
+            DeleteVolumeResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def controller_publish_volume(
+        self,
+        controller_publish_volume_request: "ControllerPublishVolumeRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "ControllerPublishVolumeResponse":
+        return await self._unary_unary(
+            "/csi.v1.Controller/ControllerPublishVolume",
+            controller_publish_volume_request,
+            ControllerPublishVolumeResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def controller_unpublish_volume(
+        self,
+        controller_unpublish_volume_request: "ControllerUnpublishVolumeRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "ControllerUnpublishVolumeResponse":
+        return await self._unary_unary(
+            "/csi.v1.Controller/ControllerUnpublishVolume",
+            controller_unpublish_volume_request,
+            ControllerUnpublishVolumeResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def validate_volume_capabilities(
+        self,
+        validate_volume_capabilities_request: "ValidateVolumeCapabilitiesRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "ValidateVolumeCapabilitiesResponse":
+        return await self._unary_unary(
+            "/csi.v1.Controller/ValidateVolumeCapabilities",
+            validate_volume_capabilities_request,
+            ValidateVolumeCapabilitiesResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def controller_get_capabilities(
+        self,
+        controller_get_capabilities_request: "ControllerGetCapabilitiesRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "ControllerGetCapabilitiesResponse":
+        return await self._unary_unary(
+            "/csi.v1.Controller/ControllerGetCapabilities",
+            controller_get_capabilities_request,
+            ControllerGetCapabilitiesResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def controller_expand_volume(
+        self,
+        controller_expand_volume_request: "ControllerExpandVolumeRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "ControllerExpandVolumeResponse":
+        return await self._unary_unary(
+            "/csi.v1.Controller/ControllerExpandVolume",
+            controller_expand_volume_request,
+            ControllerExpandVolumeResponse,
             timeout=timeout,
             deadline=deadline,
             metadata=metadata,
@@ -547,6 +871,144 @@ class IdentityBase(ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 ProbeRequest,
                 ProbeResponse,
+            ),
+        }
+
+
+class ControllerBase(ServiceBase):
+
+    async def create_volume(
+        self, create_volume_request: "CreateVolumeRequest"
+    ) -> "CreateVolumeResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def delete_volume(
+        self, delete_volume_request: "DeleteVolumeRequest"
+    ) -> "DeleteVolumeResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def controller_publish_volume(
+        self, controller_publish_volume_request: "ControllerPublishVolumeRequest"
+    ) -> "ControllerPublishVolumeResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def controller_unpublish_volume(
+        self, controller_unpublish_volume_request: "ControllerUnpublishVolumeRequest"
+    ) -> "ControllerUnpublishVolumeResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def validate_volume_capabilities(
+        self, validate_volume_capabilities_request: "ValidateVolumeCapabilitiesRequest"
+    ) -> "ValidateVolumeCapabilitiesResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def controller_get_capabilities(
+        self, controller_get_capabilities_request: "ControllerGetCapabilitiesRequest"
+    ) -> "ControllerGetCapabilitiesResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def controller_expand_volume(
+        self, controller_expand_volume_request: "ControllerExpandVolumeRequest"
+    ) -> "ControllerExpandVolumeResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def __rpc_create_volume(
+        self, stream: "grpclib.server.Stream[CreateVolumeRequest, CreateVolumeResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.create_volume(request)
+        await stream.send_message(response)
+
+    async def __rpc_delete_volume(
+        self, stream: "grpclib.server.Stream[DeleteVolumeRequest, DeleteVolumeResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.delete_volume(request)
+        await stream.send_message(response)
+
+    async def __rpc_controller_publish_volume(
+        self,
+        stream: "grpclib.server.Stream[ControllerPublishVolumeRequest, ControllerPublishVolumeResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.controller_publish_volume(request)
+        await stream.send_message(response)
+
+    async def __rpc_controller_unpublish_volume(
+        self,
+        stream: "grpclib.server.Stream[ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.controller_unpublish_volume(request)
+        await stream.send_message(response)
+
+    async def __rpc_validate_volume_capabilities(
+        self,
+        stream: "grpclib.server.Stream[ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.validate_volume_capabilities(request)
+        await stream.send_message(response)
+
+    async def __rpc_controller_get_capabilities(
+        self,
+        stream: "grpclib.server.Stream[ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.controller_get_capabilities(request)
+        await stream.send_message(response)
+
+    async def __rpc_controller_expand_volume(
+        self,
+        stream: "grpclib.server.Stream[ControllerExpandVolumeRequest, ControllerExpandVolumeResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.controller_expand_volume(request)
+        await stream.send_message(response)
+
+    def __mapping__(self) -> Dict[str, grpclib.const.Handler]:
+        return {
+            "/csi.v1.Controller/CreateVolume": grpclib.const.Handler(
+                self.__rpc_create_volume,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                CreateVolumeRequest,
+                CreateVolumeResponse,
+            ),
+            "/csi.v1.Controller/DeleteVolume": grpclib.const.Handler(
+                self.__rpc_delete_volume,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                DeleteVolumeRequest,
+                DeleteVolumeResponse,
+            ),
+            "/csi.v1.Controller/ControllerPublishVolume": grpclib.const.Handler(
+                self.__rpc_controller_publish_volume,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ControllerPublishVolumeRequest,
+                ControllerPublishVolumeResponse,
+            ),
+            "/csi.v1.Controller/ControllerUnpublishVolume": grpclib.const.Handler(
+                self.__rpc_controller_unpublish_volume,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ControllerUnpublishVolumeRequest,
+                ControllerUnpublishVolumeResponse,
+            ),
+            "/csi.v1.Controller/ValidateVolumeCapabilities": grpclib.const.Handler(
+                self.__rpc_validate_volume_capabilities,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ValidateVolumeCapabilitiesRequest,
+                ValidateVolumeCapabilitiesResponse,
+            ),
+            "/csi.v1.Controller/ControllerGetCapabilities": grpclib.const.Handler(
+                self.__rpc_controller_get_capabilities,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ControllerGetCapabilitiesRequest,
+                ControllerGetCapabilitiesResponse,
+            ),
+            "/csi.v1.Controller/ControllerExpandVolume": grpclib.const.Handler(
+                self.__rpc_controller_expand_volume,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ControllerExpandVolumeRequest,
+                ControllerExpandVolumeResponse,
             ),
         }
 
