@@ -24,6 +24,7 @@ from benchmarks import (
     relist,
     scrape,
     streams,
+    volumes,
 )
 from benchmarks.figures import Figure, table
 from benchmarks.real_node import RealNode, open_real_node, private_containerd
@@ -45,6 +46,7 @@ CLUSTER: Mapping[str, Callable[[Path, int, str], list[Figure]]] = {
     streams.NAME: streams.measure,
     probes.NAME: probes.measure,
     evictions.NAME: evictions.measure,
+    volumes.NAME: volumes.measure,
 }
 NAMES = (*HOLLOW, *REAL, *CLUSTER)
 NEEDS_ROOT = (*REAL, *CLUSTER)

@@ -5,7 +5,7 @@ One watch, read in a thread of its own; what is measured is what a user of the A
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -61,7 +61,11 @@ class WatchedPods:
 
     def create(self, names: Collection[str], *, probe: Json | None = None) -> float:
         """Create pods, some at a time; when the first request left."""
-        bodies = [self._body(name, probe) for name in names]
+        return self.create_from([manifest(name, probe=probe) for name in names])
+
+    def create_from(self, manifests: Iterable[Json]) -> float:
+        """As `create`, of manifests, whose namespace and node are set."""
+        bodies = [self._bound(each) for each in manifests]
         began_at = time.monotonic()
         for made in [self._creators.submit(self._api.create, PODS, body) for body in bodies]:
             made.result()
@@ -86,8 +90,7 @@ class WatchedPods:
         """When each of these was gone. Raises LabError."""
         return self._wait(self._gone, names, "gone")
 
-    def _body(self, name: str, probe: Json | None) -> Json:
-        body = manifest(name, probe=probe)
+    def _bound(self, body: Json) -> Json:
         body["metadata"]["namespace"] = "default"
         body["spec"]["nodeName"] = self._node
         return body
