@@ -1,9 +1,10 @@
 """Which programs a private runtime runs with.
 
 Installed ones are used where they fit; the others are unpacked from packages. containerd of a
-newer suite needs only glibc 2.34 and is taken as it is; the OCI runtime is always the system's own,
-since newer ones want newer libraries. iptables and its libraries come along where the system has
-none: the CNI plugins for host ports and masquerading call it.
+newer suite needs only glibc 2.34 and is taken as it is, one that no suite has is built; the OCI
+runtime is always the system's own, since newer ones want newer libraries. iptables and its
+libraries come along where the system has none: the CNI plugins for host ports and masquerading call
+it.
 """
 
 import os
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import LabError, UnavailableError
+from lab import LabError, UnavailableError, containerd_module
 from lab.packages import Packages
 from lab.processes import run
 
@@ -126,6 +127,8 @@ def _containerd(wish: str, packages: Packages) -> Path:
         if fits(re.sub(r"^\d+:", "", version), wish):
             return packages.unpacked("containerd", suite) / "usr/bin/containerd"
         reasons.append(f"{suite} has {version or 'none'}")
+    if fits(containerd_module.version(), wish):
+        return containerd_module.program()
     raise UnavailableError(f"containerd {wish} cannot be had here ({'; '.join(reasons)})")
 
 
