@@ -8,6 +8,7 @@ from attrs import frozen
 
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.errors import StartError
+from trio_kubelet.k8s import Pod
 from trio_kubelet.kernel.system_bus import BusError
 from trio_kubelet.node.enforcement import Enforcer, enforcement, memory_reserve
 from trio_kubelet.node.machine import is_kernel_older_than
@@ -56,7 +57,7 @@ async def make_cgroups(parts: NodeParts, driver: CgroupDriver) -> NodeCgroups:
         parts.settings.configuration,
         driver=driver,
         hugepage_sizes=tuple(parts.host.machine.size.hugepages),
-        has_exclusive_cpus=_has_exclusive_cpus(parts),
+        is_without_quota=_is_without_quota(parts),
         reserve=memory_reserve(parts.settings.configuration, parts.settings.gates, parts.resources),
     )
     cgroups.on_operation.add(parts.cgroup_operations.call)
@@ -74,11 +75,11 @@ async def make_cgroups(parts: NodeParts, driver: CgroupDriver) -> NodeCgroups:
     return NodeCgroups(pods=pods, enforcer=enforcer, system=system)
 
 
-def _has_exclusive_cpus(parts: NodeParts) -> Callable[[str], bool]:
+def _is_without_quota(parts: NodeParts) -> Callable[[Pod], bool]:
     """Says which pods no quota holds up on their own CPUs."""
     if parts.settings.gates["DisableCPUQuotaWithExclusiveCPUs"]:
-        return parts.managers.has_exclusive_cpus
-    return lambda _uid: False
+        return parts.managers.is_without_quota
+    return lambda _pod: False
 
 
 async def _enforce(parts: NodeParts, cgroups: Cgroups) -> Enforcer | None:

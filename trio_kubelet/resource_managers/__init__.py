@@ -4,6 +4,7 @@
     a pod + what is free → hints (hints.py) → NUMA nodes (topology_manager.py)
                          → CPUs (cpu_draft.py), memory (memory_draft.py),
                            devices (device_draft.py)
+    a pod with resources of its own → one part, divided (pod_level.py)
     what was assigned → cpu_manager_state (cpu_manager.py, cpu_state.py)
                       → memory_manager_state (memory_manager.py, memory_state.py)
 

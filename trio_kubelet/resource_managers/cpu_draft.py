@@ -2,7 +2,8 @@
 
 All other containers share what is left. A pod's CPUs are chosen for all of its containers together:
 init containers run one after the other, so their CPUs are used again by what runs later; a sidecar
-keeps its own. So a pod never holds more than the scheduler counts for it.
+keeps its own. So a pod never holds more than the scheduler counts for it. A pod with resources of
+its own may have its CPUs as one part (`pod_level.py`).
 """
 
 import math
@@ -12,7 +13,7 @@ from attrs import define, field, frozen
 
 from trio_kubelet.config.cpu_policy import CpuPolicyOptions
 from trio_kubelet.config.topology_policy import MOST_NODES
-from trio_kubelet.k8s import Container, Pod, PodQOSClass, Quantity
+from trio_kubelet.k8s import Container, Pod, Quantity
 from trio_kubelet.k8s.totals import container_requests, most_at_once, passing_containers
 from trio_kubelet.resource_managers.cpu_assignment import (
     NOTHING,
@@ -32,8 +33,14 @@ from trio_kubelet.resource_managers.hints import (
 )
 from trio_kubelet.resource_managers.machine_topology import Level, MachineTopology
 from trio_kubelet.resource_managers.placement import Refusal, RefusedError, unexpected_refusal
-from trio_kubelet.resources import qos_class
-from trio_kubelet.resources.pod_resources import has_pod_level_resources
+from trio_kubelet.resource_managers.pod_level import (
+    PodLevel,
+    guaranteed_containers,
+    has_slices,
+    is_served_whole,
+    partitioned_cpus,
+)
+from trio_kubelet.resources.pod_resources import has_pod_level_resources, whole_requests
 
 CPU = "cpu"
 SMT_ALIGNMENT_ERROR = "SMTAlignmentError"
@@ -49,6 +56,7 @@ class StaticCpuPolicy:
     topology: MachineTopology
     reserved: CpuSet
     options: CpuPolicyOptions = field(factory=CpuPolicyOptions)
+    pod_level: PodLevel = PodLevel.SHARED
 
     @property
     def chooser(self) -> CpuChooser:
@@ -83,6 +91,7 @@ def static_cpu_policy(
     *,
     reserved_cpus: str,
     reserved_milli: int,
+    pod_level: PodLevel = PodLevel.SHARED,
 ) -> StaticCpuPolicy:
     """Make the policy, which reserves the CPUs of a list, or whole ones for an amount.
 
@@ -111,21 +120,35 @@ def static_cpu_policy(
             reserved = CpuChooser(topology).take(topology.all, count)
         except NotEnoughCpusError as error:
             raise ValueError(f"unable to reserve {count} CPUs: {error}") from error
-    return StaticCpuPolicy(topology=topology, reserved=reserved, options=options)
+    return StaticCpuPolicy(
+        topology=topology, reserved=reserved, options=options, pod_level=pod_level
+    )
 
 
-def exclusive_cpu_counts(pod: Pod) -> Mapping[str, int]:
+def exclusive_cpu_counts(pod: Pod, pod_level: PodLevel = PodLevel.SHARED) -> Mapping[str, int]:
     """The numbers of CPUs that containers are to have for themselves, of those that do not share.
 
     For all at once: the class of a pod is told from all of its containers.
     """
-    if qos_class(pod) is not PodQOSClass.GUARANTEED or has_pod_level_resources(pod):
+    if not has_slices(pod, pod_level):
         return {}
-    milli = {
-        each.name: container_requests(each).get("cpu", Quantity(0)).milli_value
-        for each in pod.spec.admitted_containers
+    if is_served_whole(pod, pod_level) and not whole_cpu_count(pod, pod_level):
+        return {}
+    counts = {
+        each.name: _whole_cpus(container_requests(each)) for each in guaranteed_containers(pod)
     }
-    return {name: cpus // 1000 for name, cpus in milli.items() if cpus and cpus % 1000 == 0}
+    return {name: count for name, count in counts.items() if count}
+
+
+def whole_cpu_count(pod: Pod, pod_level: PodLevel) -> int:
+    """The number of CPUs that a pod is to have as one part; 0 if it has none, or a fraction."""
+    return _whole_cpus(whole_requests(pod)) if is_served_whole(pod, pod_level) else 0
+
+
+def _whole_cpus(requests: Mapping[str, Quantity]) -> int:
+    """The number of CPUs that are asked for; 0 for a fraction of one, or of several."""
+    count, fraction = divmod(requests.get("cpu", Quantity(0)).milli_value, 1000)
+    return 0 if fraction else count
 
 
 @define
@@ -133,7 +156,8 @@ class CpuDraft:
     """The exclusive CPUs of one pod's containers, chosen one after the other; kept by nobody yet.
 
     `free` are the CPUs that nobody has, `known` those that containers of this pod have already,
-    `counts` the numbers that its containers are to have.
+    `counts` the numbers that its containers are to have. `whole` is the one part of a pod that is
+    served so, as it is known and then as it is chosen.
     See `Draft` for what the methods promise.
     """
 
@@ -142,17 +166,35 @@ class CpuDraft:
     free: CpuSet
     known: ContainerCpus = field(factory=dict)
     counts: Mapping[str, int] = field()
+    whole: CpuSet = NOTHING
     chosen: dict[str, CpuSet] = field(init=False, factory=dict)
+    _whole_count: int = field(init=False)
     _passing: frozenset[str] = field(init=False)
     _reusable: CpuSet = field(init=False, default=NOTHING)
 
     @counts.default
     def _counts_of_pod(self) -> Mapping[str, int]:
-        return exclusive_cpu_counts(self.pod)
+        return exclusive_cpu_counts(self.pod, self.policy.pod_level)
+
+    @_whole_count.default
+    def _whole_count_of_pod(self) -> int:
+        return whole_cpu_count(self.pod, self.policy.pod_level)
 
     @_passing.default
     def _passing_of_pod(self) -> frozenset[str]:
         return passing_containers(self.pod.spec)
+
+    @property
+    def sharing(self) -> frozenset[str]:
+        """The containers that share the pool of the pod."""
+        if not has_pod_level_resources(self.pod):
+            return frozenset()
+        slices = {
+            each.name
+            for each in guaranteed_containers(self.pod)
+            if _whole_cpus(container_requests(each))
+        }
+        return frozenset(self.chosen.keys() - slices)
 
     def demands(self, container: Container) -> int:
         return int(bool(self.counts.get(container.name, 0)))
@@ -166,11 +208,14 @@ class CpuDraft:
 
     def pod_hints(self) -> Hints:
         counts = {name: {CPU: count} for name, count in self.counts.items()}
-        count = most_at_once(self.pod.spec, counts).get(CPU, 0)
-        known = NOTHING.union(*self.known.values())
+        count = self._whole_count or most_at_once(self.pod.spec, counts).get(CPU, 0)
+        known = self.whole.union(*self.known.values())
         return {CPU: self._hints(count, self.free, known)} if count else {}
 
     def take(self, container: Container, nodes: NodeMask | None) -> None:
+        if self._whole_count and not self.known:
+            self._take_whole(nodes)
+            return
         cpus = self.known.get(container.name)
         count = self.counts.get(container.name, 0)
         if cpus is None and not count:
@@ -183,6 +228,15 @@ class CpuDraft:
             self._reusable |= cpus
         else:
             self._reusable -= cpus
+
+    def _take_whole(self, nodes: NodeMask | None) -> None:
+        """Choose the one part of the pod with its first container, and divide it."""
+        if self.chosen:
+            return
+        if not self.whole:
+            self.whole = self._chosen(self._whole_count, self._near(nodes))
+        take = self.policy.chooser.take
+        self.chosen = partitioned_cpus(self.pod, self.whole, self.counts, take)
 
     def _hints(self, count: int, free: CpuSet, used: CpuSet) -> list[TopologyHint]:
         """The sets of nodes that have so many CPUs to give, all that the pod has used among them.

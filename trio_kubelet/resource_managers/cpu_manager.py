@@ -5,6 +5,7 @@ any more. The policy `none` assigns nothing; it leaves a state file behind that 
 """
 
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 import trio
@@ -18,12 +19,16 @@ from trio_kubelet.resource_managers.cpu_draft import (
     CpuDraft,
     StaticCpuPolicy,
     exclusive_cpu_counts,
+    whole_cpu_count,
 )
 from trio_kubelet.resource_managers.cpu_sets import CpuSet, cpu_list, parsed_cpus
 from trio_kubelet.resource_managers.cpu_state import FILE, CpuState, parsed, printed, repaired
+from trio_kubelet.resource_managers.pod_level import PodLevel
 from trio_kubelet.tasks.callbacks import Callbacks
 
 log = structlog.get_logger("resources")
+
+V = TypeVar("V")
 
 
 class CpuManager:
@@ -40,6 +45,8 @@ class CpuManager:
         self.policy = policy
         self._file = StateFile(root / FILE, limiter, self._state, printed)
         self._assignments: dict[str, ContainerCpus] = {}
+        self._wholes: dict[str, CpuSet] = {}
+        self._sharing: dict[str, frozenset[str]] = {}
         self.on_change: Callbacks[[]] = Callbacks()
         self.on_pinned: Callbacks[[bool]] = Callbacks()
         self._share_rest()
@@ -48,11 +55,12 @@ class CpuManager:
     def assigned(self) -> CpuSet:
         """All CPUs that containers have for themselves."""
         assigned = (cpus for each in self._assignments.values() for cpus in each.values())
-        return NOTHING.union(*assigned)
+        return NOTHING.union(*assigned, *self._wholes.values())
 
     def assigned_to(self, uid: str) -> CpuSet:
-        """The CPUs that containers of a pod have for themselves."""
-        return NOTHING.union(*self._assignments.get(uid, {}).values())
+        """The CPUs that a pod and its containers have for themselves."""
+        whole = self._wholes.get(uid, NOTHING)
+        return whole.union(*self._assignments.get(uid, {}).values())
 
     @property
     def free_count(self) -> int:
@@ -66,7 +74,8 @@ class CpuManager:
         found = await self._file.read(parsed)
         if self.policy is not None and found is not None:
             kept, lines = repaired(found, STATIC, self.policy.topology.all, self.policy.reserved)
-            self._assignments = dict(kept)
+            self._assignments = dict(kept.assignments)
+            self._wholes = dict(kept.wholes or {})
             for line in lines:
                 self._file.repaired(line)
             self._share_rest()
@@ -81,34 +90,43 @@ class CpuManager:
         """
         if self.policy is None:
             return None
-        counts, known = exclusive_cpu_counts(pod), self._assignments.get(pod.metadata.uid, {})
-        if not (counts or known):
+        uid, pod_level = pod.metadata.uid, self.policy.pod_level
+        counts, known = exclusive_cpu_counts(pod, pod_level), self._assignments.get(uid, {})
+        if not (counts or known or whole_cpu_count(pod, pod_level)):
             return None
-        assigned = self.assigned
+        assigned, whole = self.assigned, self._wholes.get(uid, NOTHING)
         if anew:
-            known, assigned = {}, assigned - self.assigned_to(pod.metadata.uid)
-        return CpuDraft(pod, self.policy, self.policy.free(assigned), known, counts)
+            known, whole, assigned = {}, NOTHING, assigned - self.assigned_to(uid)
+        return CpuDraft(pod, self.policy, self.policy.free(assigned), known, counts, whole)
 
     def commit(self, draft: CpuDraft) -> None:
         """Assign what was chosen."""
-        if new := [draft.chosen[name] for name in draft.chosen.keys() - draft.known.keys()]:
-            cpus = cpu_list(NOTHING.union(*new))
+        new, sharing = draft.chosen.keys() - draft.known.keys(), draft.sharing
+        if new:
+            cpus = cpu_list(draft.whole.union(*(draft.chosen[name] for name in new)))
             log.info("exclusive CPUs assigned", pod=draft.pod.metadata.key, cpus=cpus)
-        for _ in new:
+        for _ in new - sharing:
             self.on_pinned.call(True)
-        self._put(draft.pod.metadata.uid, draft.chosen)
+        self._put(draft.pod.metadata.uid, draft.chosen, draft.whole, sharing)
 
     def release(self, uid: str) -> None:
         """Take back what a pod has: nothing of it runs any more."""
-        self._put(uid, {})
+        self._put(uid, {}, NOTHING, frozenset())
 
     def cpus_of_pod(self, uid: str) -> ContainerCpus:
         """Return the CPUs that containers of a pod have for themselves, by container."""
-        return self._assignments.get(uid, {})
+        sharing = self._sharing.get(uid, frozenset())
+        assigned = self._assignments.get(uid, {})
+        return {name: cpus for name, cpus in assigned.items() if name not in sharing}
 
     def cpus_of(self, uid: str, container_name: str) -> CpuSet | None:
-        """Return the CPUs that a container has for itself; None if it shares them."""
+        """Return the CPUs that only a container, or its pod, may use; None if all others may."""
         return self._assignments.get(uid, {}).get(container_name)
+
+    def is_alone(self, uid: str, container_name: str) -> bool:
+        """True if a container has CPUs for itself, which no other of its pod shares with it."""
+        is_sharing = container_name in self._sharing.get(uid, ())
+        return container_name in self._assignments.get(uid, {}) and not is_sharing
 
     @property
     def shared(self) -> str:
@@ -123,12 +141,12 @@ class CpuManager:
         """Return when all that was assigned is on the disk, or could not be; True if it is."""
         return await self._file.keep()
 
-    def _put(self, uid: str, cpus: ContainerCpus) -> None:
-        if self._assignments.get(uid, {}) == cpus:
+    def _put(self, uid: str, cpus: ContainerCpus, whole: CpuSet, sharing: frozenset[str]) -> None:
+        _set(self._sharing, uid, sharing)
+        if self._assignments.get(uid, {}) == cpus and self._wholes.get(uid, NOTHING) == whole:
             return
-        self._assignments.pop(uid, None)
-        if cpus:
-            self._assignments[uid] = cpus
+        _set(self._assignments, uid, cpus)
+        _set(self._wholes, uid, whole)
         self._file.changed()
         self._share_rest()
         self.on_change.call()
@@ -144,4 +162,12 @@ class CpuManager:
             policy=STATIC,
             shared=parsed_cpus(self._shared),
             assignments=dict(self._assignments),
+            wholes=None if self.policy.pod_level is PodLevel.SHARED else dict(self._wholes),
         )
+
+
+def _set(values: dict[str, V], uid: str, value: V) -> None:
+    """Put the value of a pod; an empty one leaves none."""
+    values.pop(uid, None)
+    if value:
+        values[uid] = value

@@ -19,6 +19,7 @@ from trio_kubelet.resource_managers.topology_manager import (
     TOPOLOGY_AFFINITY_ERROR,
     TopologyPolicy,
 )
+from trio_kubelet.resources.pod_resources import has_pod_level_resources
 from trio_kubelet.tasks.callbacks import Callbacks
 
 log = structlog.get_logger("resources")
@@ -101,7 +102,7 @@ class ResourceManagers:
     def _admitted(self, pod: Pod, began_at: float, *, anew: bool = False) -> Refusal | None:
         """Place a pod by the node's policy, and tell how long that took."""
         refusal = self._placed(pod, self._topology, anew=anew)
-        is_aligned = refusal != TOPOLOGY_AFFINITY_ERROR
+        is_aligned = refusal is None or refusal.reason != TOPOLOGY_AFFINITY_ERROR.reason
         self.on_admission.call(perf_counter() - began_at, is_aligned)
         return refusal
 
@@ -151,12 +152,18 @@ class ResourceManagers:
         return ContainerPlacement(
             cpuset_cpus=self.cpus.shared if cpus is None else cpu_list(cpus),
             cpuset_mems=cpu_list(self.memory.nodes_of(uid, container_name)),
-            has_exclusive_cpus=cpus is not None,
+            has_exclusive_cpus=self.cpus.is_alone(uid, container_name),
         )
 
-    def has_exclusive_cpus(self, uid: str) -> bool:
-        """True if a container of the pod has CPUs for itself."""
-        return uid in self.cpus.uids()
+    def is_without_quota(self, pod: Pod) -> bool:
+        """True if a pod may use all the time of the CPUs that its containers have for themselves.
+
+        Of a pod with resources of its own all must have some: for those that share its limit holds.
+        """
+        alone = self.cpus.cpus_of_pod(pod.metadata.uid)
+        if has_pod_level_resources(pod):
+            return bool(alone) and all(each.name in alone for each in pod.spec.admitted_containers)
+        return bool(alone)
 
     def uids(self) -> frozenset[str]:
         """Return the UIDs of all pods that something is recorded of."""

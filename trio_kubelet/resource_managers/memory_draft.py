@@ -3,7 +3,8 @@
 A block is an amount that a container has of a group of nodes: of one node, or of several where one
 has not enough. A node belongs to one group at a time, so what is promised of a node is not given
 away by way of a larger group. Init containers run one after the other, so what they have is used
-again by what runs later; a sidecar keeps its own.
+again by what runs later; a sidecar keeps its own. A pod with resources of its own may have its
+memory as one part (`pod_level.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from attrs import define, evolve, field, frozen
 
 from trio_kubelet.config.parts import MemoryReservation
 from trio_kubelet.config.topology_policy import MOST_NODES
-from trio_kubelet.k8s import HUGEPAGES_PREFIX, Container, Pod, PodQOSClass, Quantity
+from trio_kubelet.k8s import HUGEPAGES_PREFIX, Container, Pod, Quantity
 from trio_kubelet.k8s.totals import (
     container_requests,
     is_sidecar,
@@ -32,17 +33,21 @@ from trio_kubelet.resource_managers.hints import (
 )
 from trio_kubelet.resource_managers.machine_topology import MachineTopology
 from trio_kubelet.resource_managers.placement import unexpected_refusal
-from trio_kubelet.resources import qos_class
-from trio_kubelet.resources.pod_resources import has_pod_level_resources
+from trio_kubelet.resource_managers.pod_level import (
+    Amounts,
+    PodLevel,
+    guaranteed_containers,
+    has_slices,
+    is_served_whole,
+    partitioned_memory,
+)
+from trio_kubelet.resources.pod_resources import whole_requests
 
 MEMORY = "memory"
 NO_MEMORY = (
     "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is "
     "available"
 )
-
-Amounts = Mapping[str, int]
-"""Bytes of `memory` and of huge pages, by the names that resources have."""
 
 
 @frozen(kw_only=True)
@@ -72,6 +77,7 @@ class StaticMemoryPolicy:
     """The policy `Static` on one machine: what each node has of each resource."""
 
     nodes: Mapping[int, Mapping[str, NodeMemory]]
+    pod_level: PodLevel = PodLevel.SHARED
 
     @cached_property
     def sums(self) -> Mapping[str, Mapping[NodeMask, int]]:
@@ -113,7 +119,10 @@ def allocatable_blocks(policy: StaticMemoryPolicy) -> tuple[MemoryBlock, ...]:
 
 
 def static_memory_policy(
-    topology: MachineTopology, reserved: Iterable[MemoryReservation], node_reserved: Amounts
+    topology: MachineTopology,
+    reserved: Iterable[MemoryReservation],
+    node_reserved: Amounts,
+    pod_level: PodLevel = PodLevel.SHARED,
 ) -> StaticMemoryPolicy:
     """Make the policy of `reservedMemory`, which must come to what the node reserves in all.
 
@@ -160,7 +169,7 @@ def static_memory_policy(
             total=node.memory_bytes, reserved=kept.get(MEMORY, 0), allocatable=max(0, left)
         )
         nodes[node.id] = memory
-    return StaticMemoryPolicy(nodes)
+    return StaticMemoryPolicy(nodes, pod_level)
 
 
 def page_resource(page_size_bytes: int) -> str:
@@ -168,28 +177,34 @@ def page_resource(page_size_bytes: int) -> str:
     return f"{HUGEPAGES_PREFIX}{Quantity.from_bytes(page_size_bytes).canonical}"
 
 
-def wanted_memory(pod: Pod) -> Mapping[str, Amounts]:
+def wanted_memory(pod: Pod, pod_level: PodLevel = PodLevel.SHARED) -> Mapping[str, Amounts]:
     """The bytes that containers are to have from certain nodes, by the names of those that are.
 
     For all at once: the class of a pod is told from all of its containers.
     """
-    if qos_class(pod) is not PodQOSClass.GUARANTEED or has_pod_level_resources(pod):
+    if not has_slices(pod, pod_level):
         return {}
-    wanted = {each.name: _amounts(each) for each in pod.spec.admitted_containers}
+    wanted = {each.name: _amounts(container_requests(each)) for each in guaranteed_containers(pod)}
     return {name: amounts for name, amounts in wanted.items() if amounts}
 
 
-def _amounts(container: Container) -> Amounts:
+def whole_memory(pod: Pod, pod_level: PodLevel) -> Amounts:
+    """The bytes that a pod is to have as one part; none if its containers are served one by one."""
+    return _amounts(whole_requests(pod)) if is_served_whole(pod, pod_level) else {}
+
+
+def _amounts(requests: Mapping[str, Quantity]) -> Amounts:
     return {
         name: amount.value
-        for name, amount in container_requests(container).items()
+        for name, amount in requests.items()
         if (name == MEMORY or name.startswith(HUGEPAGES_PREFIX)) and amount.value
     }
 
 
-def wanted_at_once(pod: Pod) -> Amounts:
+def wanted_at_once(pod: Pod, pod_level: PodLevel = PodLevel.SHARED) -> Amounts:
     """The bytes that a pod has at any one time, at the most."""
-    return most_at_once(pod.spec, wanted_memory(pod))
+    whole = whole_memory(pod, pod_level)
+    return whole or most_at_once(pod.spec, wanted_memory(pod, pod_level))
 
 
 @define
@@ -197,7 +212,8 @@ class MemoryDraft:
     """The blocks of one pod's containers, chosen one after the other; kept by nobody yet.
 
     `used` are the blocks of all other pods, `known` those that containers of this pod have already,
-    `wanted` the amounts that its containers are to have.
+    `wanted` the amounts that its containers are to have. `whole` are the blocks of a pod that has
+    its memory as one part, as they are known and then as they are chosen.
     See `Draft` for what the methods promise.
     """
 
@@ -206,6 +222,7 @@ class MemoryDraft:
     used: Sequence[MemoryBlock] = ()
     known: ContainerBlocks = field(factory=dict)
     wanted: Mapping[str, Amounts] = field()
+    whole: tuple[MemoryBlock, ...] = ()
     chosen: dict[str, tuple[MemoryBlock, ...]] = field(init=False, factory=dict)
     _passing: frozenset[str] = field(init=False)
     _held: dict[tuple[NodeMask, str], int] = field(init=False, factory=dict)
@@ -213,14 +230,15 @@ class MemoryDraft:
 
     @wanted.default
     def _wanted_by_pod(self) -> Mapping[str, Amounts]:
-        return wanted_memory(self.pod)
+        return wanted_memory(self.pod, self.policy.pod_level)
 
     @_passing.default
     def _passing_of_pod(self) -> frozenset[str]:
         return passing_containers(self.pod.spec)
 
     def __attrs_post_init__(self) -> None:
-        for block in (*self.used, *(each for blocks in self.known.values() for each in blocks)):
+        known = self.whole or [each for blocks in self.known.values() for each in blocks]
+        for block in (*self.used, *known):
             key = (block.nodes, block.resource)
             self._held[key] = self._held.get(key, 0) + block.size_bytes
 
@@ -232,20 +250,18 @@ class MemoryDraft:
         return self._hints_of(self.wanted.get(container.name, {}), known)
 
     def pod_hints(self) -> Hints:
-        known = [block for blocks in self.known.values() for block in blocks]
-        return self._hints_of(wanted_at_once(self.pod), known)
+        known = self.whole or [block for blocks in self.known.values() for block in blocks]
+        return self._hints_of(wanted_at_once(self.pod, self.policy.pod_level), known)
 
     def take(self, container: Container, nodes: NodeMask | None) -> None:
+        whole = whole_memory(self.pod, self.policy.pod_level)
+        if whole and not self.known:
+            self._take_whole(whole, nodes)
+            return
         wanted = self.wanted.get(container.name, {})
         blocks = self.known.get(container.name)
         if blocks is None and wanted:
-            group = self._group(wanted, nodes)
-            for name, size in wanted.items():
-                self._take(group, name, size)
-            blocks = tuple(
-                MemoryBlock(nodes=group, resource=name, size_bytes=size)
-                for name, size in wanted.items()
-            )
+            blocks = self._taken(wanted, nodes)
         if not blocks:
             return
         self.chosen[container.name] = blocks
@@ -253,6 +269,21 @@ class MemoryDraft:
             for block in blocks:
                 key = (block.nodes, block.resource)
                 self._reusable[key] = self._reusable.get(key, 0) + block.size_bytes
+
+    def _take_whole(self, whole: Amounts, nodes: NodeMask | None) -> None:
+        """Choose the one part of the pod with its first container, and divide it."""
+        if self.chosen:
+            return
+        parts = partitioned_memory(self.pod, whole, self.wanted)
+        self.whole = self.whole or self._taken(whole, nodes)
+        group = blocks_mask(self.whole)
+        self.chosen = {name: _blocks(group, part) for name, part in parts.items()}
+
+    def _taken(self, wanted: Amounts, nodes: NodeMask | None) -> tuple[MemoryBlock, ...]:
+        group = self._group(wanted, nodes)
+        for name, size in wanted.items():
+            self._take(group, name, size)
+        return _blocks(group, wanted)
 
     def _take(self, group: NodeMask, name: str, size: int) -> None:
         """Take so much, what init containers had first; their blocks become smaller by that."""
@@ -320,6 +351,12 @@ class MemoryDraft:
                 mask for mask in possible if there[mask] - held.get(mask, 0) >= wanted_bytes
             ]
         return possible
+
+
+def _blocks(group: NodeMask, sizes: Amounts) -> tuple[MemoryBlock, ...]:
+    return tuple(
+        MemoryBlock(nodes=group, resource=name, size_bytes=size) for name, size in sizes.items()
+    )
 
 
 def blocks_mask(blocks: Iterable[MemoryBlock]) -> NodeMask:

@@ -20,12 +20,15 @@ from trio_kubelet.resource_managers.memory_draft import (
     StaticMemoryPolicy,
     blocks_mask,
     wanted_memory,
+    whole_memory,
 )
 from trio_kubelet.resource_managers.memory_state import (
     FILE,
     NONE,
     Blocks,
     MemoryState,
+    Wholes,
+    held_blocks,
     memory_state,
     parsed,
     printed,
@@ -47,8 +50,9 @@ class MemoryManager:
         self, policy: StaticMemoryPolicy | None, root: Path, limiter: trio.CapacityLimiter
     ) -> None:
         self.policy = policy
-        self._file = StateFile(root / FILE, limiter, lambda: dict(self._blocks), self._printed)
+        self._file = StateFile(root / FILE, limiter, self._kept, self._printed)
         self._blocks: dict[str, ContainerBlocks] = {}
+        self._wholes: dict[str, tuple[MemoryBlock, ...]] = {}
         self.on_pinned: Callbacks[[bool]] = Callbacks()
 
     @property
@@ -61,10 +65,10 @@ class MemoryManager:
         found = await self._file.read(parsed)
         if self.policy is not None and found is not None:
             kept, lines = repaired(found, self.policy)
-            self._blocks = dict(kept)
+            self._blocks, self._wholes = dict(kept.blocks), dict(kept.wholes or {})
             for line in lines:
                 self._file.repaired(line)
-        state = self._state(self._blocks)
+        state = self._state(*self._kept())
         is_new = found != state or (found is not None and found.machine != state.machine)
         if (found is not None or self.policy is not None) and is_new:
             self._file.changed()
@@ -77,18 +81,20 @@ class MemoryManager:
         """
         if self.policy is None:
             return None
-        uid, wanted = pod.metadata.uid, wanted_memory(pod)
-        known = self._blocks.get(uid, {})
-        if not (wanted or known):
+        uid, pod_level = pod.metadata.uid, self.policy.pod_level
+        wanted, known = wanted_memory(pod, pod_level), self._blocks.get(uid, {})
+        if not (wanted or known or whole_memory(pod, pod_level)):
             return None
+        whole = self._wholes.get(uid, ())
+        if anew:
+            known, whole = {}, ()
         used: list[MemoryBlock] = [
             block
-            for other, containers in self._blocks.items()
-            for blocks in containers.values()
-            for block in blocks
+            for other in self._blocks
             if other != uid
+            for block in held_blocks(other, self._blocks, self._wholes)
         ]
-        return MemoryDraft(pod, self.policy, used, {} if anew else known, wanted)
+        return MemoryDraft(pod, self.policy, used, known, wanted, whole)
 
     def commit(self, draft: MemoryDraft) -> None:
         """Assign what was chosen."""
@@ -97,11 +103,11 @@ class MemoryManager:
             log.info("memory of NUMA nodes assigned", pod=draft.pod.metadata.key, nodes=nodes)
         for _ in new:
             self.on_pinned.call(True)
-        self._put(draft.pod.metadata.uid, draft.chosen)
+        self._put(draft.pod.metadata.uid, draft.chosen, draft.whole)
 
     def release(self, uid: str) -> None:
         """Take back what a pod has: nothing of it runs any more."""
-        self._put(uid, {})
+        self._put(uid, {}, ())
 
     def nodes_of(self, uid: str, container_name: str) -> tuple[int, ...]:
         """Return the NUMA nodes whose memory a container may use; none if it may use all."""
@@ -115,18 +121,24 @@ class MemoryManager:
         """Return when all that was assigned is on the disk, or could not be; True if it is."""
         return await self._file.keep()
 
-    def _put(self, uid: str, blocks: ContainerBlocks) -> None:
-        if self._blocks.get(uid, {}) == blocks:
+    def _put(self, uid: str, blocks: ContainerBlocks, whole: tuple[MemoryBlock, ...]) -> None:
+        if self._blocks.get(uid, {}) == blocks and self._wholes.get(uid, ()) == whole:
             return
         self._blocks.pop(uid, None)
+        self._wholes.pop(uid, None)
         if blocks:
             self._blocks[uid] = blocks
+        if whole:
+            self._wholes[uid] = whole
         self._file.changed()
 
-    def _printed(self, blocks: Blocks) -> str:
-        return printed(self._state(blocks))
+    def _kept(self) -> tuple[Blocks, Wholes]:
+        return dict(self._blocks), dict(self._wholes)
 
-    def _state(self, blocks: Blocks) -> MemoryState:
+    def _printed(self, kept: tuple[Blocks, Wholes]) -> str:
+        return printed(self._state(*kept))
+
+    def _state(self, blocks: Blocks, wholes: Wholes) -> MemoryState:
         if self.policy is None:
             return MemoryState(policy=NONE)
-        return memory_state(self.policy, blocks)
+        return memory_state(self.policy, blocks, wholes)

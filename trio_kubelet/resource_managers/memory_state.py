@@ -6,10 +6,11 @@ each thing.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from trio_kubelet.k8s.fnv import fnv1a_32
 from trio_kubelet.k8s.json_text import go_json
@@ -20,6 +21,7 @@ from trio_kubelet.resource_managers.memory_draft import (
     MemoryBlock,
     StaticMemoryPolicy,
 )
+from trio_kubelet.resource_managers.pod_level import PodLevel
 
 FILE = "memory_manager_state"
 NONE, STATIC = "None", "Static"
@@ -27,6 +29,9 @@ HIGHEST_NODE = 1023
 
 Blocks = Mapping[str, ContainerBlocks]
 """The blocks by the pod's UID."""
+
+Wholes = Mapping[str, tuple[MemoryBlock, ...]]
+"""The blocks of pods that have their memory as one part, by UID."""
 
 
 @frozen(kw_only=True)
@@ -36,12 +41,14 @@ class MemoryState:
     policy: str
     machine: Mapping[str, Any] = field(factory=dict, eq=False)
     blocks: Blocks = field(factory=dict)
+    wholes: Wholes | None = None
+    """None for a record without such."""
 
 
-def memory_state(policy: StaticMemoryPolicy, blocks: Blocks) -> MemoryState:
+def memory_state(policy: StaticMemoryPolicy, blocks: Blocks, wholes: Wholes) -> MemoryState:
     """The record of these blocks, with what they leave of the machine."""
     machine: dict[str, Any] = {}
-    every = [block for pod in blocks.values() for each in pod.values() for block in each]
+    every = [block for uid in blocks for block in held_blocks(uid, blocks, wholes)]
     left = {node: dict(_tables(policy, node)) for node in policy.nodes}
     for block in every:
         size = block.size_bytes
@@ -59,7 +66,15 @@ def memory_state(policy: StaticMemoryPolicy, blocks: Blocks) -> MemoryState:
             "memoryMap": dict(sorted(left[node].items())),
             "cells": [*nodes_in(groups[-1])] if groups else [node],
         }
-    return MemoryState(policy=STATIC, machine=machine, blocks=blocks)
+    with_wholes = policy.pod_level is not PodLevel.SHARED
+    return MemoryState(
+        policy=STATIC, machine=machine, blocks=blocks, wholes=wholes if with_wholes else None
+    )
+
+
+def held_blocks(uid: str, blocks: Blocks, wholes: Wholes) -> Iterable[MemoryBlock]:
+    """The blocks that a pod holds: its one part, or those of its containers."""
+    return wholes.get(uid) or chain.from_iterable(blocks.get(uid, {}).values())
 
 
 def printed(state: MemoryState) -> str:
@@ -68,8 +83,11 @@ def printed(state: MemoryState) -> str:
         "policyName": state.policy,
         "machineState": state.machine,
         **({"entries": _entries(state.blocks)} if state.blocks else {}),
+        **({"podEntries": _pod_entries(state.wholes)} if state.wholes else {}),
     }
-    return go_json({**content, "checksum": _checksum(content)})
+    return go_json(
+        {**content, "checksum": _checksum(content, with_wholes=state.wholes is not None)}
+    )
 
 
 def parsed(text: str) -> MemoryState:
@@ -88,29 +106,49 @@ def parsed(text: str) -> MemoryState:
                 for uid, containers in (content.get("entries") or {}).items()
             },
         )
-        fits = checksum in (0, _checksum(content))
+        if checksum in (0, _checksum(content, with_wholes=False)):
+            return state
+        wholes = {
+            checked_name(uid): tuple(_block(each) for each in entry["memoryBlocks"])
+            for uid, entry in (content.get("podEntries") or {}).items()
+        }
+        fits = checksum == _checksum(content, with_wholes=True)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("it has another form") from error
     if not fits:
         raise ValueError("its checksum does not fit")
-    return state
+    return evolve(state, wholes=wholes)
 
 
-def repaired(found: MemoryState, policy: StaticMemoryPolicy) -> tuple[Blocks, tuple[str, ...]]:
-    """Return the blocks that can stay, and a line for each thing that did not fit."""
+def repaired(found: MemoryState, policy: StaticMemoryPolicy) -> tuple[MemoryState, tuple[str, ...]]:
+    """Return the record with what can stay, and a line for each thing that did not fit."""
     if found.policy != STATIC:
-        return {}, ()
-    kept: dict[str, dict[str, tuple[MemoryBlock, ...]]] = {}
+        return MemoryState(policy=STATIC), ()
+    kept: dict[str, ContainerBlocks] = {}
+    wholes: dict[str, tuple[MemoryBlock, ...]] = {}
     lines: list[str] = []
     groups: set[NodeMask] = set()
+    for uid, whole in (found.wholes or {}).items():
+        if problem := next(_problems(whole, policy, groups), ""):
+            lines.append(f"pod {uid}: {problem}; it is assigned others")
+            continue
+        groups.update(block.nodes for block in whole)
+        wholes[uid] = whole
+        kept[uid] = found.blocks.get(uid, {})
     for uid, containers in found.blocks.items():
+        if uid in (found.wholes or {}):
+            continue
+        parts: dict[str, tuple[MemoryBlock, ...]] = {}
         for name, blocks in containers.items():
             if problem := next(_problems(blocks, policy, groups), ""):
                 lines.append(f"container {name} of pod {uid}: {problem}; it is assigned others")
                 continue
             groups.update(block.nodes for block in blocks)
-            kept.setdefault(uid, {})[name] = blocks
-    return kept, (*lines, *_overcommitted(kept, policy))
+            parts[name] = blocks
+        if parts:
+            kept[uid] = parts
+    state = MemoryState(policy=STATIC, blocks=kept, wholes=wholes)
+    return state, (*lines, *_overcommitted(kept, wholes, policy))
 
 
 def _problems(
@@ -125,9 +163,9 @@ def _problems(
             yield f"NUMA nodes {_listed(nodes)} are in a group with others"
 
 
-def _overcommitted(blocks: Blocks, policy: StaticMemoryPolicy) -> Iterator[str]:
+def _overcommitted(blocks: Blocks, wholes: Wholes, policy: StaticMemoryPolicy) -> Iterator[str]:
     sums: dict[tuple[NodeMask, str], int] = {}
-    for block in (block for pod in blocks.values() for each in pod.values() for block in each):
+    for block in (block for uid in blocks for block in held_blocks(uid, blocks, wholes)):
         key = (block.nodes, block.resource)
         sums[key] = sums.get(key, 0) + block.size_bytes
     for (group, resource), size in sums.items():
@@ -154,17 +192,25 @@ def _tables(policy: StaticMemoryPolicy, node: int) -> Iterator[tuple[str, dict[s
 def _entries(blocks: Blocks) -> dict[str, Any]:
     return {
         uid: {
-            name: [
-                {
-                    "numaAffinity": [*nodes_in(block.nodes)],
-                    "type": block.resource,
-                    "size": block.size_bytes,
-                }
-                for block in each
-            ]
+            name: [_printed_block(block) for block in each]
             for name, each in sorted(containers.items())
         }
         for uid, containers in sorted(blocks.items())
+    }
+
+
+def _pod_entries(wholes: Wholes) -> dict[str, Any]:
+    return {
+        uid: {"memoryBlocks": [_printed_block(block) for block in blocks]}
+        for uid, blocks in sorted(wholes.items())
+    }
+
+
+def _printed_block(block: MemoryBlock) -> dict[str, Any]:
+    return {
+        "numaAffinity": [*nodes_in(block.nodes)],
+        "type": block.resource,
+        "size": block.size_bytes,
     }
 
 
@@ -181,8 +227,11 @@ def _listed(nodes: object) -> str:
     return ",".join(map(str, nodes)) if isinstance(nodes, list | tuple) and nodes else "none"
 
 
-def _checksum(content: Mapping[str, Any]) -> int:
-    """The FNV-1a of the record as Go prints it."""
+def _checksum(content: Mapping[str, Any], *, with_wholes: bool) -> int:
+    """The FNV-1a of the record as Go prints it, with or without the gate PodLevelResourceManagers.
+
+    The two have other forms also where no pod has its memory as one part.
+    """
     machine = sorted(content["machineState"].items(), key=lambda item: int(item[0]))
     nodes = " ".join(f"{node}:<*>{_printed_node(state)}" for node, state in machine)
     entries = " ".join(
@@ -192,7 +241,8 @@ def _checksum(content: Mapping[str, Any]) -> int:
     text = (
         f"(*state.MemoryManagerCheckpoint){{PolicyName:(string){content['policyName']} "
         f"MachineState:(state.NUMANodeMap)map[{nodes}] "
-        f"Entries:(state.ContainerMemoryAssignments)map[{entries}] Checksum:(checksum.Checksum)0}}"
+        f"Entries:(state.ContainerMemoryAssignments)map[{entries}] "
+        f"{_printed_wholes(content) if with_wholes else ''}Checksum:(checksum.Checksum)0}}"
     )
     return fnv1a_32(text.encode())
 
@@ -212,13 +262,24 @@ def _printed_node(state: Mapping[str, Any]) -> str:
     )
 
 
+def _printed_wholes(content: Mapping[str, Any]) -> str:
+    wholes = " ".join(
+        f"{uid}:{{MemoryBlocks:([]state.Block)[{_printed_blocks(entry['memoryBlocks'])}]}}"
+        for uid, entry in sorted((content.get("podEntries") or {}).items())
+    )
+    return f"PodEntries:(state.PodMemoryAssignments)map[{wholes}] "
+
+
 def _printed_container(name: str, blocks: list[Mapping[str, Any]]) -> str:
-    printed_blocks = " ".join(
+    return f"{name}:[{_printed_blocks(blocks)}]"
+
+
+def _printed_blocks(blocks: list[Mapping[str, Any]]) -> str:
+    return " ".join(
         f"{{NUMAAffinity:([]int)[{_spaced(block['numaAffinity'])}] "
         f"Type:(v1.ResourceName){block['type']} Size:(uint64){block['size']}}}"
         for block in blocks
     )
-    return f"{name}:[{printed_blocks}]"
 
 
 def _spaced(numbers: list[int]) -> str:

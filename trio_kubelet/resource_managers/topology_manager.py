@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Protocol
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from trio_kubelet.config.topology_policy import BEST_EFFORT, NONE, SINGLE_NUMA_NODE
 from trio_kubelet.k8s import Container, Pod
@@ -27,10 +27,17 @@ from trio_kubelet.resource_managers.hints import (
 )
 from trio_kubelet.resource_managers.machine_topology import MachineTopology
 from trio_kubelet.resource_managers.placement import Refusal, RefusedError
+from trio_kubelet.resource_managers.pod_level import PodLevel, is_served_whole
 
 TOPOLOGY_AFFINITY_ERROR = Refusal(
     reason="TopologyAffinityError", message="Resources cannot be allocated with Topology locality"
 )
+NO_AFFINITY_OF_POD = evolve(
+    TOPOLOGY_AFFINITY_ERROR,
+    message="Pod Scope pod with pod-level resources failed admission under pod-scope topology "
+    "manager",
+)
+"""The refusal of a pod that is to have its CPUs and memory as one part."""
 TOO_MANY_RESOURCES = "TooManyResources"
 
 PLACEMENT_WORK = 32_768
@@ -71,6 +78,7 @@ class TopologyPolicy:
     name: str = NONE
     by_pod: bool = False
     prefer_closest: bool = False
+    pod_level: PodLevel = PodLevel.SHARED
 
     def problem(self, max_nodes: int) -> str:
         """Return why the machine cannot be dealt with; empty if it can."""
@@ -88,7 +96,9 @@ class TopologyPolicy:
         if self.name != NONE:
             self._check_demands(pod, drafts)
         if self.by_pod and self.name != NONE:
-            nodes = self._chosen(draft.pod_hints() for draft in drafts)
+            is_whole = is_served_whole(pod, self.pod_level)
+            refusal = NO_AFFINITY_OF_POD if is_whole else TOPOLOGY_AFFINITY_ERROR
+            nodes = self._chosen((draft.pod_hints() for draft in drafts), refusal)
         for container in pod.spec.admitted_containers:
             if not self.by_pod and self.name != NONE:
                 nodes = self._chosen(draft.hints(container) for draft in drafts)
@@ -113,14 +123,16 @@ class TopologyPolicy:
         masks = (1 << len(self.topology.numa_nodes)) - 1
         return max(LEAST_DEMANDS, PLACEMENT_WORK // (masks + FIXED_WORK))
 
-    def _chosen(self, hints: Iterable[Hints]) -> NodeMask | None:
+    def _chosen(
+        self, hints: Iterable[Hints], refusal: Refusal = TOPOLOGY_AFFINITY_ERROR
+    ) -> NodeMask | None:
         """The nodes for which the policy decides; None for wherever. Raises RefusedError."""
         each = [_filled(of_one) for resources in hints for of_one in resources.values()]
         if self.name == SINGLE_NUMA_NODE:
             each = [[hint for hint in of_one if _is_single(hint)] for of_one in each]
         best = best_hint(each, self._every_node, self._order)
         if not best.preferred and self.name != BEST_EFFORT:
-            raise RefusedError(TOPOLOGY_AFFINITY_ERROR)
+            raise RefusedError(refusal)
         return None if best.nodes == self._every_node else best.nodes
 
     @cached_property

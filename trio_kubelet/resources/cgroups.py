@@ -68,8 +68,8 @@ class Cgroups:
     """Makes, changes and removes the cgroups of pods. Without `cgroupsPerQOS` there are none.
 
     `driver` is the one that the runtime uses, whatever `cgroupDriver` says; `hugepage_sizes` are
-    those of the node, in bytes. `reserve` is what lower classes may not use (`qosReserved`). A pod
-    of which `has_exclusive_cpus(uid)` says that containers have CPUs for themselves has no quota.
+    those of the node, in bytes. `reserve` is what lower classes may not use (`qosReserved`).
+    `is_without_quota(pod)`: it may use all the time of the CPUs that its containers have alone.
 
     Methods raise OSError, or BusError with the driver `systemd`. `on_operation` is called with
     `create`, `update` or `destroy`, and the seconds that it took, whatever became of it.
@@ -79,7 +79,7 @@ class Cgroups:
     _configuration: KubeletConfiguration
     _driver: CgroupDriver = field(kw_only=True)
     _hugepage_sizes: tuple[int, ...] = field(default=(), kw_only=True)
-    _has_exclusive_cpus: Callable[[str], bool] = field(default=lambda _uid: False, kw_only=True)
+    _is_without_quota: Callable[[Pod], bool] = field(default=lambda _pod: False, kw_only=True)
     _reserve: MemoryReserve | None = field(default=None, kw_only=True)
     _systemd: SystemdSlices = field(kw_only=True, alias="slices")
     _limiter: trio.CapacityLimiter = field(
@@ -209,7 +209,7 @@ class Cgroups:
     def config(self, pod: Pod) -> CgroupConfig:
         """Return the values that the pod's cgroup is to have."""
         config = pod_cgroup_config(pod, self._configuration, self._hugepage_sizes)
-        if config.cpu_quota_us is not None and self._has_exclusive_cpus(pod.metadata.uid):
+        if config.cpu_quota_us is not None and self._is_without_quota(pod):
             return evolve(config, cpu_quota_us=NO_QUOTA)
         return config
 

@@ -26,11 +26,15 @@ def pod_requests(pod: Pod) -> Mapping[str, Quantity]:
     A request that is absent although a limit is given was filled in by defaulting; this
     function does not do it again.
     """
-    sums = dict(pod.spec.total_requests)
-    if pod.spec.resources is not None:
-        sums.update(_pod_level(pod.spec.resources.requests))
+    sums = dict(whole_requests(pod))
     _add(sums, pod.spec.overhead)
     return sums
+
+
+def whole_requests(pod: Pod) -> Mapping[str, Quantity]:
+    """Return what is set aside for all containers of a pod together, without its overhead."""
+    whole = pod.spec.resources.requests if pod.spec.resources is not None else {}
+    return {**pod.spec.total_requests, **_pod_level(whole)}
 
 
 def pod_limits(pod: Pod) -> Mapping[str, Quantity]:

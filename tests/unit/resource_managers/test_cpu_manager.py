@@ -292,7 +292,7 @@ def test_without_a_policy_nothing_is_assigned_and_nobody_is_told_where_to_run() 
     assert at.reserve(a_pod("u", "2"), nobody) is None
     assert cpus_of(at, "u") == [""]
     assert not at.assigns_cpus
-    assert not at.has_exclusive_cpus("u")
+    assert not at.is_without_quota(a_pod("u", "2"))
 
 
 # What is kept

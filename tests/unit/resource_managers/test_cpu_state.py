@@ -1,6 +1,7 @@
 """The record of exclusive CPUs: the Go kubelet's file, and repairs of what does not fit."""
 
 import pytest
+from attrs import evolve
 
 from trio_kubelet.resource_managers.cpu_sets import parsed_cpus
 from trio_kubelet.resource_managers.cpu_state import (
@@ -19,6 +20,11 @@ WRITTEN = [
     '{"policyName":"static","defaultCpuSet":"0,10-15,25-31","entries":'
     '{"777870b5-c64f-42f5-9296-688b9dc212ba":{"container-1":"16-24"},'
     '"fb15e10a-b6a5-4aaa-8fcd-76c1aa64e6fd":{"container-1":"1-9"}},"checksum":318470969}',
+    # With the gate PodLevelResourceManagers, by a Go kubelet 1.36.3.
+    '{"policyName":"static","defaultCpuSet":"0-15","checksum":3394376107}',
+    '{"policyName":"static","defaultCpuSet":"0,4-8,12-15","entries":'
+    '{"u-mixed":{"a":"1,9","b":"2,10","c":"2,10"},"u-plain":{"a":"3,11"}},'
+    '"podEntries":{"u-mixed":{"cpuSet":"1-2,9-10"}},"checksum":65800748}',
 ]
 STATIC = CpuState(
     policy="static",
@@ -73,7 +79,7 @@ def repair(
     state: CpuState, *, online: str = "0-3", reserved: str = "0"
 ) -> tuple[Assignments, list[str]]:
     kept, lines = repaired(state, "static", parsed_cpus(online), parsed_cpus(reserved))
-    return kept, list(lines)
+    return kept.assignments, list(lines)
 
 
 def holding(**cpus: str) -> CpuState:
@@ -120,6 +126,33 @@ def test_cpus_that_were_reserved_since_stay_with_their_container() -> None:
     assert lines == ["container c of pod a keeps CPUs 0, which are reserved now"]
 
 
+@pytest.mark.parametrize(
+    ("whole", "part", "problem"),
+    [
+        ("1-4", "1", "CPUs 4 are not online"),
+        ("", "1", "that is none"),
+        ("1-2", "3", "its containers had others"),
+    ],
+)
+def test_a_pods_part_stays_whole_or_is_assigned_anew(whole: str, part: str, problem: str) -> None:
+    state = evolve(holding(a=part), wholes={"a": parsed_cpus(whole)})
+    kept, lines = repaired(state, "static", ONLINE, frozenset())
+    assert not kept.assignments
+    assert not kept.wholes
+    assert lines[0] == f"pod a had CPUs {whole}: {problem}; it is assigned others"
+
+
+def test_cpus_of_a_pods_part_are_not_another_pods() -> None:
+    state = evolve(holding(a="1", b="2"), wholes={"a": parsed_cpus("1-2")})
+    kept, lines = repaired(state, "static", ONLINE, parsed_cpus("1"))
+    assert kept.assignments == {"a": {"c": {1}}}
+    assert kept.wholes == {"a": {1, 2}}
+    assert list(lines) == [
+        "pod a keeps CPUs 1, which are reserved now",
+        "container c of pod b had CPUs 2: CPUs 2 are another pod's; it is assigned others",
+    ]
+
+
 def test_an_assignment_of_nothing_is_none() -> None:
     kept, lines = repair(holding(a=""))
     assert kept == {}
@@ -128,7 +161,7 @@ def test_an_assignment_of_nothing_is_none() -> None:
 
 def test_under_another_policy_all_is_assigned_anew() -> None:
     kept, lines = repaired(STATIC, "none", ONLINE, frozenset())
-    assert kept == {}
+    assert kept == CpuState(policy="none")
     assert lines == (
         "the CPU manager policy was static and is none: 2 pods are assigned CPUs anew",
     )

@@ -31,6 +31,18 @@ WRITTEN = [
     '{"total":2048,"systemReserved":512,"allocatable":1536,"reserved":512,"free":1024}},'
     '"cells":[]}},"entries":{"pod":{"container1":[{"numaAffinity":[0],"type":"memory",'
     '"size":512}]}},"checksum":4215593881}',
+    # With the gate PodLevelResourceManagers, by a Go kubelet 1.36.3.
+    '{"policyName":"Static","machineState":{"0":{"numberOfAssignments":1,"memoryMap":'
+    '{"hugepages-2Mi":{"total":0,"systemReserved":0,"allocatable":0,"reserved":0,"free":0},'
+    '"memory":{"total":8589934592,"systemReserved":52428800,"allocatable":8537505792,'
+    '"reserved":1073741824,"free":7463763968}},"cells":[0]},"1":{"numberOfAssignments":0,'
+    '"memoryMap":{"hugepages-2Mi":{"total":0,"systemReserved":0,"allocatable":0,"reserved":0,'
+    '"free":0},"memory":{"total":8589934592,"systemReserved":0,"allocatable":8589934592,'
+    '"reserved":0,"free":8589934592}},"cells":[1]}},"entries":{"u-mixed":{"a":'
+    '[{"numaAffinity":[0],"type":"memory","size":268435456}],"b":[{"numaAffinity":[0],"type":'
+    '"memory","size":805306368}],"c":[{"numaAffinity":[0],"type":"memory","size":'
+    '805306368}]}},"podEntries":{"u-mixed":{"memoryBlocks":[{"numaAffinity":[0],"type":'
+    '"memory","size":1073741824}]}},"checksum":2540711809}',
 ]
 
 
@@ -52,6 +64,7 @@ def test_what_blocks_leave_of_the_machine_is_in_the_file() -> None:
             "u": {"a": (block(0b11, 12), block(0b11, 1, "hugepages-2Mi"))},
             "v": {"b": (block(0b11, 1),)},
         },
+        {},
     )
     assert parsed(printed(state)) == state
     content: dict[str, Any] = json.loads(printed(state))
@@ -97,7 +110,7 @@ def test_a_file_that_is_none_is_an_error(text: str) -> None:
 
 def repair(blocks: Blocks, policy: StaticMemoryPolicy = POLICY) -> tuple[Blocks, list[str]]:
     kept, lines = repaired(MemoryState(policy="Static", blocks=blocks), policy)
-    return kept, list(lines)
+    return kept.blocks, list(lines)
 
 
 def test_blocks_stay_when_nodes_have_another_size_than_before() -> None:
@@ -138,4 +151,4 @@ def test_a_node_is_in_one_group_only() -> None:
 
 
 def test_under_the_policy_none_there_were_no_blocks() -> None:
-    assert repaired(MemoryState(policy="None"), POLICY) == ({}, ())
+    assert repaired(MemoryState(policy="None"), POLICY) == (MemoryState(policy="Static"), ())

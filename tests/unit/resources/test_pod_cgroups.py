@@ -129,7 +129,7 @@ async def test_a_pod_with_cpus_of_its_own_has_no_quota(tmp_path: Path) -> None:
             fake.tree,
             KubeletConfiguration(),
             driver=CgroupDriver.CGROUPFS,
-            has_exclusive_cpus=lambda uid: uid == "alone",
+            is_without_quota=lambda pod: pod.metadata.uid == "alone",
         )
         await PodCgroups(cgroups, tuple).ensure(owner)
         assert (tmp_path / f"kubepods/pod{uid}/cpu.max").read_text() == quota
