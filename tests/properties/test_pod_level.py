@@ -86,7 +86,8 @@ class Node(RuleBasedStateMachine):
         self.folder = TemporaryDirectory()
         self.topology, self.name, self.whole_cores = machine(shape), name, whole_cores
         self.pods: dict[str, Pod] = {}
-        self.started_with: dict[str, PodLevel] = {}
+        self.scopes: dict[str, PodLevel] = {}
+        self.in_one_scope: set[str] = set()
         self.number = 0
         self.restart(PodLevel.BY_POD)
 
@@ -108,8 +109,9 @@ class Node(RuleBasedStateMachine):
         trio.run(self.managers.load)
         for uid, pod in self.pods.items():
             self.managers.recall(pod, lambda _uid: False)
-            if self.started_with[uid] is pod_level and before[uid]:
-                assert self.parts(pod) == before[uid]
+            assert before[uid].items() <= self.parts(pod).items()
+        self.in_one_scope = {uid for uid in self.in_one_scope if self.scopes[uid] is pod_level}
+        trio.run(self.managers.keep)
 
     @rule(data=st.data())
     def admit(self, data: st.DataObject) -> None:
@@ -120,7 +122,8 @@ class Node(RuleBasedStateMachine):
         assert before == {uid: self.parts(each) for uid, each in self.pods.items()}
         if refusal is None:
             self.pods[pod.metadata.uid] = pod
-            self.started_with[pod.metadata.uid] = self.pod_level
+            self.scopes[pod.metadata.uid] = self.pod_level
+            self.in_one_scope.add(pod.metadata.uid)
             trio.run(self.managers.keep)
         elif refusal.reason == EMPTY_POOL:
             assert self.pod_level is PodLevel.BY_POD
@@ -170,10 +173,7 @@ class Node(RuleBasedStateMachine):
     @invariant()
     def a_pods_part_is_as_large_as_it_asks_for_and_divided(self) -> None:
         for uid, pod in getattr(self, "pods", {}).items():
-            if (
-                self.pod_level is not PodLevel.BY_POD
-                or self.started_with[uid] is not self.pod_level
-            ):
+            if self.pod_level is not PodLevel.BY_POD or uid not in self.in_one_scope:
                 continue
             count, parts = whole_cpu_count(pod, self.pod_level), self.parts(pod)
             assert len(self.managers.cpus.assigned_to(uid)) == count
@@ -200,7 +200,7 @@ class Node(RuleBasedStateMachine):
     @invariant()
     def memory_of_a_pod_is_what_it_asks_for(self) -> None:
         for uid, pod in getattr(self, "pods", {}).items():
-            if self.pod_level is PodLevel.BY_POD and self.started_with[uid] is self.pod_level:
+            if self.pod_level is PodLevel.BY_POD and uid in self.in_one_scope:
                 blocks = self.managers.memory.blocks[uid]
                 assert blocks.keys() == {each.name for each in pod.spec.admitted_containers}
                 assert len({block.nodes for each in blocks.values() for block in each}) == 1
@@ -213,5 +213,5 @@ class Node(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-Node.TestCase.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+Node.TestCase.settings = settings(max_examples=30, stateful_step_count=12, deadline=None)
 TestNode = Node.TestCase

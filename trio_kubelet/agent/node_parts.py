@@ -55,6 +55,7 @@ from trio_kubelet.pleg import Pleg, PodChange
 from trio_kubelet.plugins import PluginRegistry
 from trio_kubelet.ports.pod_resources import PodResourcesLister
 from trio_kubelet.probes import ProbeChange
+from trio_kubelet.resource_managers.cpu_watch import CpuWatch
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.oom_kills import OomKills
@@ -227,6 +228,12 @@ class NodeParts:
             self.client,
             self.cache,
             self.runtime_health,
+            configuration.cpu_manager_reconcile_period.total_seconds(),
+        )
+        self.cpu_watch = CpuWatch(
+            self.managers,
+            host.sysfs,
+            self.active_pods,
             configuration.cpu_manager_reconcile_period.total_seconds(),
         )
         self.monitor = LoopMonitor()

@@ -170,6 +170,7 @@ class Agent:
             nursery.start_soon(pods.watch_static_sources)
             nursery.start_soon(pods.watch_api)
             nursery.start_soon(parts.cpusets.run)
+            nursery.start_soon(parts.cpu_watch.run)
             nursery.start_soon(pod_parts.garbage.run)
             nursery.start_soon(pod_parts.cgroups.run)
             nursery.start_soon(parts.image_garbage.run)

@@ -60,6 +60,7 @@ from trio_kubelet.volumes.mount import keeps_out_of_swap, make_shared
 log = structlog.get_logger("node")
 
 SWAPS = Path("/proc/swaps")
+SYSTEM_DEVICES = Path("/sys/devices/system")
 HOSTS_FILE = Path("/etc/hosts")
 _SELINUX = Path("/sys/fs/selinux/enforce")
 _THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle"
@@ -193,6 +194,8 @@ class Host:
     """The file in which the kernel tells what it does; None where there is none."""
     open_logind: Callable[[], AbstractAsyncContextManager[Logind]] | None = None
     """Connects to what shuts the machine down; None where there is nothing."""
+    sysfs: Path | None = None
+    """The folder that tells which CPUs are online; None where they are always the same."""
     root: str = ""
     """The place of the machine's root folder, "" for the agent's own: statistics read its /proc."""
 
@@ -232,6 +235,7 @@ async def open_host(settings: Settings, cgroups: CgroupTree) -> AsyncIterator[Ho
         ask_over_network=NodeNetwork().ask,
         kernel_log=KERNEL_LOG,
         open_logind=open_logind,
+        sysfs=SYSTEM_DEVICES,
     )
 
 

@@ -7,6 +7,7 @@
     a pod with resources of its own → one part, divided (pod_level.py)
     what was assigned → cpu_manager_state (cpu_manager.py, cpu_state.py)
                       → memory_manager_state (memory_manager.py, memory_state.py)
+    CPUs that come or go → MachineTopology, others assigned (cpu_watch.py)
 
 Decisions are pure functions of such values. `ResourceManagers` owns what was assigned: admission
 asks it to reserve, the configs of containers read what it says, the end of a pod releases.

@@ -4,11 +4,13 @@ A pod is given CPUs at its admission (`cpu_draft.py`) and gives them back when n
 any more. The policy `none` assigns nothing; it leaves a state file behind that says so.
 """
 
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
 import trio
+from attrs import evolve
 
 from trio_kubelet.config.cpu_policy import NONE, STATIC
 from trio_kubelet.k8s import Pod
@@ -23,6 +25,8 @@ from trio_kubelet.resource_managers.cpu_draft import (
 )
 from trio_kubelet.resource_managers.cpu_sets import CpuSet, cpu_list, parsed_cpus
 from trio_kubelet.resource_managers.cpu_state import FILE, CpuState, parsed, printed, repaired
+from trio_kubelet.resource_managers.machine_topology import MachineTopology
+from trio_kubelet.resource_managers.placement import RefusedError
 from trio_kubelet.resource_managers.pod_level import PodLevel
 from trio_kubelet.tasks.callbacks import Callbacks
 
@@ -34,15 +38,17 @@ V = TypeVar("V")
 class CpuManager:
     """Owns what is assigned to whom. Plain methods but for those that touch the disk.
 
-    Without a policy nothing is assigned. The file is in `root`, for threads of `limiter`.
-    `on_change` is called when the CPUs of containers have changed, `on_pinned` for each container
-    that was to have CPUs of its own, with True if it got them.
+    Without a policy nothing is assigned; `policy` is that of the CPUs that are online. The file is
+    in `root`, for threads of `limiter`. `on_change` is called when the CPUs of containers have
+    changed, `on_pinned` for each container that was to have CPUs of its own, with True if it got
+    them.
     """
 
     def __init__(
         self, policy: StaticCpuPolicy | None, root: Path, limiter: trio.CapacityLimiter
     ) -> None:
         self.policy = policy
+        self._static = policy
         self._file = StateFile(root / FILE, limiter, self._state, printed)
         self._assignments: dict[str, ContainerCpus] = {}
         self._wholes: dict[str, CpuSet] = {}
@@ -113,6 +119,69 @@ class CpuManager:
         """Take back what a pod has: nothing of it runs any more."""
         self._put(uid, {}, NOTHING, frozenset())
 
+    def adopt(
+        self,
+        topology: MachineTopology,
+        pods: Iterable[Pod],
+        place: Callable[[Pod, CpuDraft], None],
+    ) -> None:
+        """Take the machine as it is now, with CPUs that came or went while it runs.
+
+        What is left of a container's CPUs stays its own until `place` has found it others, so that
+        nobody else is given them; it raises RefusedError if there are none, and they stay.
+        """
+        assert self._static is not None, "no CPUs are assigned"
+        online = topology.all
+        self._say_what_changed(online)
+        self._assignments, self._wholes = _left(self._assignments, self._wholes, online)
+        # Of reserved CPUs that went one is needed at least: shared containers run somewhere.
+        reserved = self._static.reserved & online or frozenset(
+            {min(online - self.assigned or online)}
+        )
+        self.policy = evolve(self._static, topology=topology, reserved=reserved)
+        for pod in pods:
+            draft = self._draft_of_lost(pod)
+            if draft is None:
+                continue
+            try:
+                place(pod, draft)
+            except RefusedError as error:
+                words = "pod runs on fewer CPUs of its own"
+                log.warning(words, pod=pod.metadata.key, error=error.refusal.message)
+                continue
+            self.commit(draft)
+        self._file.changed()
+        self._share_rest()
+        self.on_change.call()
+
+    def _say_what_changed(self, online: CpuSet) -> None:
+        assert self.policy is not None
+        known = self.policy.topology.all
+        if came := online - known:
+            log.info("CPUs came online", cpus=cpu_list(came))
+        if gone := known - online:
+            log.warning(
+                "CPUs went offline", cpus=cpu_list(gone), held=cpu_list(gone & self.assigned)
+            )
+
+    def _draft_of_lost(self, pod: Pod) -> CpuDraft | None:
+        """Begin to choose CPUs for those that have fewer than they ask for; None if all have."""
+        draft = self.draft(pod)
+        if draft is None:
+            return None
+        uid, known, whole = pod.metadata.uid, dict(draft.known), draft.whole
+        is_short = len(whole) < whole_cpu_count(pod, draft.policy.pod_level)
+        if is_short:
+            known, whole = {}, NOTHING
+        elif not whole:
+            known = {
+                name: cpus for name, cpus in known.items() if len(cpus) >= draft.counts.get(name, 0)
+            }
+        if not is_short and draft.counts.keys() <= known.keys():
+            return None
+        held = self.assigned - (self.assigned_to(uid) - whole.union(*known.values()))
+        return CpuDraft(pod, draft.policy, draft.policy.free(held), known, draft.counts, whole)
+
     def cpus_of_pod(self, uid: str) -> ContainerCpus:
         """Return the CPUs that containers of a pod have for themselves, by container."""
         sharing = self._sharing.get(uid, frozenset())
@@ -164,6 +233,17 @@ class CpuManager:
             assignments=dict(self._assignments),
             wholes=None if self.policy.pod_level is PodLevel.SHARED else dict(self._wholes),
         )
+
+
+def _left(
+    assignments: Mapping[str, ContainerCpus], wholes: Mapping[str, CpuSet], online: CpuSet
+) -> tuple[dict[str, ContainerCpus], dict[str, CpuSet]]:
+    """Return what is left of all that pods have when only these CPUs are online."""
+    left: dict[str, ContainerCpus] = {}
+    for uid, containers in assignments.items():
+        parts = {name: cpus & online for name, cpus in containers.items() if cpus & online}
+        _set(left, uid, parts)
+    return left, {uid: cpus & online for uid, cpus in wholes.items() if cpus & online}
 
 
 def _set(values: dict[str, V], uid: str, value: V) -> None:

@@ -171,7 +171,7 @@ def read_topology(sysfs: Path, cpus: int) -> MachineTopology:
     that make no sense, OSError for those that cannot be read.
     """
     folder = sysfs / "cpu"
-    online = _online(folder)
+    online = online_cpus(sysfs)
     if not online:
         return flat_topology(cpus)
     nodes = {int(path.name.removeprefix("node")): path for path in _node_folders(sysfs / "node")}
@@ -189,7 +189,12 @@ def _grouped(cpus: Iterable[Cpu], level: Level) -> Mapping[int, CpuSet]:
     return {number: frozenset(members) for number, members in sorted(found.items())}
 
 
-def _online(folder: Path) -> CpuSet:
+def online_cpus(sysfs: Path) -> CpuSet:
+    """Return the CPUs that are online; none where the kernel does not tell. Blocks.
+
+    Raises OSError and ValueError.
+    """
+    folder = sysfs / "cpu"
     try:
         return parsed_cpus((folder / "online").read_text())
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """The resource managers of a node as one: admission, configs and pods' ends ask here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 
 import structlog
@@ -12,6 +12,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.resource_managers.cpu_manager import CpuManager
 from trio_kubelet.resource_managers.cpu_sets import cpu_list
 from trio_kubelet.resource_managers.device_draft import DeviceDraft
+from trio_kubelet.resource_managers.machine_topology import MachineTopology
 from trio_kubelet.resource_managers.memory_manager import MemoryManager
 from trio_kubelet.resource_managers.placement import ContainerPlacement, Refusal, RefusedError
 from trio_kubelet.resource_managers.topology_manager import (
@@ -98,6 +99,15 @@ class ResourceManagers:
         self._to_place.discard(uid)
         self.devices.unreserve(uid)
         return self._admitted(pod, began_at, anew=True)
+
+    def adopt(self, topology: MachineTopology, pods: Iterable[Pod]) -> None:
+        """Take the machine as it is now: CPUs came or went. `pods` are those that hold resources.
+
+        Containers whose CPUs went are given others, wherever they are, as they run.
+        """
+        self._topology = evolve(self._topology, topology=topology)
+        self._anywhere = evolve(self._topology, name=NONE)
+        self.cpus.adopt(topology, pods, lambda pod, draft: self._anywhere.place(pod, [draft]))
 
     def _admitted(self, pod: Pod, began_at: float, *, anew: bool = False) -> Refusal | None:
         """Place a pod by the node's policy, and tell how long that took."""

@@ -47,11 +47,15 @@ def slice_of(name: str, cpu: str, mib: int, *, sidecar: bool = False) -> Contain
 
 
 def pod(
-    cpu: str, *containers: Container, init: tuple[Container, ...] = (), uid: str = "u", **more: str
+    cpu: str,
+    *containers: Container,
+    init: tuple[Container, ...] = (),
+    uid: str = "u",
+    huge: str = "",
 ) -> Pod:
-    """A pod of so many CPUs and 1 GiB, or of the amounts of `more`."""
+    """A pod of so many CPUs and 1 GiB, and of so much memory in huge pages."""
     amounts = {"cpu": Quantity(cpu), "memory": Quantity("1Gi")}
-    amounts |= {name: Quantity(amount) for name, amount in more.items()}
+    amounts |= {"hugepages-2Mi": Quantity(huge)} if huge else {}
     return Pod(
         metadata=ObjectMeta(name=uid, namespace="ns", uid=uid),
         spec=PodSpec(
@@ -222,7 +226,7 @@ def test_a_container_without_memory_of_its_own_shares_the_pool() -> None:
         (pod("2500m", slice_of("a", "1", 256), shares("b")), {"a": [256], "b": [768]}),
         # Who has no huge pages of his own has the rest of them.
         (
-            pod("2", slice_of("a", "1", 64), shares("b"), **{"hugepages-2Mi": "128Mi"}),
+            pod("2", slice_of("a", "1", 64), shares("b"), huge="128Mi"),
             {"a": [64], "b": [960, 128]},
         ),
     ],
