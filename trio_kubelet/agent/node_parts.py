@@ -235,6 +235,7 @@ class NodeParts:
             host.sysfs,
             self.active_pods,
             configuration.cpu_manager_reconcile_period.total_seconds(),
+            takes_new=host.cgroups is None or host.cgroups.version > 1,
         )
         self.monitor = LoopMonitor()
         self.activity = Activity()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 import trio
+from attrs import evolve
 
 from trio_kubelet.k8s import Pod
 from trio_kubelet.resource_managers.cpu_sets import CpuSet
@@ -27,8 +28,9 @@ log = structlog.get_logger("resources")
 class CpuWatch:
     """Watches `sysfs`, a folder such as `/sys/devices/system`; None where there is none.
 
-    `active_pods` are those that hold resources. `run` returns when cancelled, or at once if no
-    CPUs are assigned.
+    `active_pods` are those that hold resources. Without `takes_new` CPUs that come are left alone:
+    cgroups of version 1 that were made before do not have them. `run` returns when cancelled, or at
+    once if no CPUs are assigned.
     """
 
     def __init__(
@@ -37,11 +39,14 @@ class CpuWatch:
         sysfs: Path | None,
         active_pods: Callable[[], Iterable[Pod]],
         period_seconds: float,
+        *,
+        takes_new: bool = True,
     ) -> None:
         self._managers = managers
         self._sysfs = sysfs
         self._active_pods = active_pods
         self._period_seconds = period_seconds
+        self._takes_new = takes_new
         self._is_failing = False
 
     async def run(self) -> None:
@@ -50,7 +55,8 @@ class CpuWatch:
             return
         while True:
             known = self._managers.cpus.policy.topology.all
-            topology = await self._read(partial(changed_topology, self._sysfs, known))
+            read = partial(changed_topology, self._sysfs, known, takes_new=self._takes_new)
+            topology = await self._read(read)
             if topology is not None:
                 self._managers.adopt(topology, self._active_pods())
             await trio.sleep(self._period_seconds)
@@ -68,10 +74,17 @@ class CpuWatch:
         return topology
 
 
-def changed_topology(sysfs: Path, known: CpuSet) -> MachineTopology | None:
+def changed_topology(
+    sysfs: Path, known: CpuSet, *, takes_new: bool = True
+) -> MachineTopology | None:
     """Return the topology if other CPUs than these are online, else None. Blocks.
 
-    Raises OSError and ValueError as `read_topology` does.
+    Without `takes_new` it has none but these. Raises OSError and ValueError as `read_topology`
+    does.
     """
     online = online_cpus(sysfs)
-    return read_topology(sysfs, len(online)) if online and online != known else None
+    used = online if takes_new else online & known
+    if not used or used == known:
+        return None
+    topology = read_topology(sysfs, len(online))
+    return evolve(topology, cpus=tuple(cpu for cpu in topology.cpus if cpu.id in used))

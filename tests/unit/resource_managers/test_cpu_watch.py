@@ -163,6 +163,20 @@ async def test_the_file_of_the_kernel_is_watched(tmp_path: Path) -> None:
     assert at.cpus("u") == "4-5"
 
 
+def test_where_cgroups_do_not_get_cpus_that_come_nobody_else_does(tmp_path: Path) -> None:
+    known = frozenset(range(8))
+    write_online(tmp_path, SMALL, [5])
+    gone = changed_topology(tmp_path, known, takes_new=False)
+    assert gone is not None
+    assert gone.all == known - {5}
+    write_online(tmp_path, SMALL, [])
+    assert changed_topology(tmp_path, gone.all, takes_new=False) is None
+    write_online(tmp_path, SMALL, [6])
+    less = changed_topology(tmp_path, gone.all, takes_new=False)
+    assert less is not None
+    assert less.all == known - {5, 6}
+
+
 @pytest.mark.parametrize("text", ["no list", ""])
 async def test_a_file_that_says_nothing_changes_nothing(tmp_path: Path, text: str) -> None:
     at = Machine(tmp_path)
