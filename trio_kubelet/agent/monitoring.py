@@ -90,6 +90,11 @@ class Monitoring:
         parts.managers.cpus.on_pinned.add(safe(counter.cpus_asked))
         parts.managers.memory.on_pinned.add(safe(counter.memory_asked))
         parts.managers.on_admission.add(safe(counter.topology_looked_at))
+        parts.managers.on_boundary.add(safe(counter.boundary_looked_at))
+        if parts.settings.gates["PodLevelResourceManagers"]:
+            parts.managers.cpus.on_assigned.add(safe(partial(counter.part_assigned, "cpu")))
+            parts.managers.memory.on_assigned.add(safe(partial(counter.part_assigned, "memory")))
+            parts.managers.on_refused.add(safe(counter.part_refused))
         parts.pleg.on_relist.add(safe(counter.relisted))
         parts.pleg.on_event.add(safe(counter.runtime_event))
         parts.pleg.on_stream_opened.add(safe(counter.event_stream_opened))
@@ -246,6 +251,7 @@ class Monitoring:
             relisted_at=parts.clock.now_ns() / 1e9 - age if math.isfinite(age) else 0.0,
             volumes=parts.volume_operations.counts(),
             exclusive_cpus=len(parts.managers.cpus.assigned),
+            exclusive_by_node=parts.managers.cpus.assigned_by_node,
             shared_pool_millicores=1000 * parts.managers.cpus.free_count,
             pending_resizes=pending_resizes,
             resizes_in_progress=resizes_in_progress,

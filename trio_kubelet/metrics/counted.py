@@ -23,6 +23,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.metrics.definitions import Counts, ProbeCounts, static_label
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import ProbeOutcome, ProbeRun
+from trio_kubelet.resource_managers.placement import AssignmentKind, Boundary
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.rpc.watched import RpcCall
 from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
@@ -247,6 +248,21 @@ class EventCounter:
         self.counts.memory_pinnings.inc()
         if not has_got:
             self.counts.memory_pinning_errors.inc()
+
+    def part_assigned(self, resource: str, kind: AssignmentKind) -> None:
+        """A container was assigned CPUs or memory."""
+        source = "node" if kind is AssignmentKind.NODE_EXCLUSIVE else "pod"
+        self.counts.manager_allocations.labels(resource, source).inc()
+        self.counts.manager_assignments.labels(str(kind), resource).inc()
+
+    def part_refused(self, resource: str, source: str) -> None:
+        """A pod could not have what its containers were to be assigned."""
+        self.counts.manager_errors.labels(resource, source).inc()
+
+    def boundary_looked_at(self, boundary: Boundary, scope: str, is_inside: bool) -> None:
+        """CPUs of a container or pod are inside of a boundary, or could not be."""
+        counts = self.counts.aligned if is_inside else self.counts.not_aligned
+        counts.labels(str(boundary), scope).inc()
 
     def topology_looked_at(self, seconds: float, is_aligned: bool) -> None:
         """A new pod was given its part of the machine, or refused it."""

@@ -31,6 +31,9 @@ SHOWN_AS = {
     "kubelet_evented_pleg_connection_success_count": "counter",
     "kubelet_evented_pleg_connection_error_count": "counter",
     "kubelet_evictions": "counter",
+    "kubelet_container_aligned_compute_resources_count": "counter",
+    "kubelet_container_aligned_compute_resources_failure_count": "counter",
+    "resource_manager_container_assignments": "counter",
     **{
         f"kubelet_pod_resources_endpoint_{what}_{kind}": "counter"
         for what in ("requests", "errors")
@@ -291,6 +294,31 @@ class Counts:
         )
         self.memory_pinning_errors = counter(
             "kubelet_memory_manager_pinning_errors", "Containers that could not have that memory."
+        )
+        self.aligned = gauge(
+            "kubelet_container_aligned_compute_resources_count",
+            "Containers and pods whose CPUs are inside of a boundary.",
+            ["boundary", "scope"],
+        )
+        self.not_aligned = gauge(
+            "kubelet_container_aligned_compute_resources_failure_count",
+            "Containers and pods whose CPUs could not be inside of a boundary.",
+            ["boundary", "scope"],
+        )
+        self.manager_allocations = counter(
+            "resource_manager_allocations",
+            "Containers that were assigned CPUs or memory of the node, or of their pod.",
+            ["resource_name", "source"],
+        )
+        self.manager_errors = counter(
+            "resource_manager_allocation_errors",
+            "Assignments that failed, by who was to give the resource.",
+            ["resource_name", "source"],
+        )
+        self.manager_assignments = gauge(
+            "resource_manager_container_assignments",
+            "Containers by what they were assigned.",
+            ["assignment_type", "resource_name"],
         )
         self.topology_admissions = counter(
             "kubelet_topology_manager_admission_requests", "New pods whose topology was looked at."

@@ -68,6 +68,7 @@ class AgentState:
     volumes: Mapping[tuple[str, str], int] = field(factory=dict)
     """Volumes of pods by plugin and state."""
     exclusive_cpus: int = 0
+    exclusive_by_node: Mapping[int, int] = field(factory=dict)
     """CPUs that containers have for themselves."""
     shared_pool_millicores: int = 0
     """CPUs that can still become so."""
@@ -129,6 +130,11 @@ def state_families(state: AgentState) -> Iterable[Family]:
         "CPUs that containers have for themselves.",
         state.exclusive_cpus,
     )
+    if state.exclusive_by_node:
+        by_node = Family("kubelet_cpu_manager_allocation_per_numa", "gauge", "The same by node.")
+        for node, count in sorted(state.exclusive_by_node.items()):
+            by_node.add(label_text({"numa_node": str(node)}), count)
+        yield by_node
     yield _one(
         "kubelet_cpu_manager_shared_pool_size_millicores",
         "CPUs that are shared and not reserved.",

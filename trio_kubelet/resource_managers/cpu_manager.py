@@ -25,8 +25,8 @@ from trio_kubelet.resource_managers.cpu_draft import (
 )
 from trio_kubelet.resource_managers.cpu_sets import CpuSet, cpu_list, parsed_cpus
 from trio_kubelet.resource_managers.cpu_state import FILE, CpuState, parsed, printed, repaired
-from trio_kubelet.resource_managers.machine_topology import MachineTopology
-from trio_kubelet.resource_managers.placement import RefusedError
+from trio_kubelet.resource_managers.machine_topology import Level, MachineTopology
+from trio_kubelet.resource_managers.placement import AssignmentKind, Boundary, RefusedError
 from trio_kubelet.resource_managers.pod_level import PodLevel
 from trio_kubelet.tasks.callbacks import Callbacks
 
@@ -41,7 +41,8 @@ class CpuManager:
     Without a policy nothing is assigned; `policy` is that of the CPUs that are online. The file is
     in `root`, for threads of `limiter`. `on_change` is called when the CPUs of containers have
     changed, `on_pinned` for each container that was to have CPUs of its own, with True if it got
-    them.
+    them, `on_assigned` and `on_aligned` for each that got some, and for each boundary that those
+    do not reach across.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class CpuManager:
         self._sharing: dict[str, frozenset[str]] = {}
         self.on_change: Callbacks[[]] = Callbacks()
         self.on_pinned: Callbacks[[bool]] = Callbacks()
+        self.on_assigned: Callbacks[[AssignmentKind]] = Callbacks()
+        self.on_aligned: Callbacks[[Boundary]] = Callbacks()
         self._share_rest()
 
     @property
@@ -111,9 +114,31 @@ class CpuManager:
         if new:
             cpus = cpu_list(draft.whole.union(*(draft.chosen[name] for name in new)))
             log.info("exclusive CPUs assigned", pod=draft.pod.metadata.key, cpus=cpus)
-        for _ in new - sharing:
-            self.on_pinned.call(True)
+        for name in new:
+            self._count(draft, name, is_sharing=name in sharing)
         self._put(draft.pod.metadata.uid, draft.chosen, draft.whole, sharing)
+
+    def _count(self, draft: CpuDraft, name: str, *, is_sharing: bool) -> None:
+        """Tell of one container that was assigned CPUs."""
+        if is_sharing:
+            self.on_assigned.call(AssignmentKind.POD_SHARED)
+            return
+        kinds = AssignmentKind
+        self.on_assigned.call(kinds.POD_EXCLUSIVE if draft.whole else kinds.NODE_EXCLUSIVE)
+        self.on_pinned.call(True)
+        caches = draft.policy.topology.group_of[Level.CACHE]
+        if draft.policy.options.full_pcpus_only:
+            self.on_aligned.call(Boundary.PHYSICAL_CPU)
+        if len({caches[cpu] for cpu in draft.chosen[name]}) == 1:
+            self.on_aligned.call(Boundary.UNCORE_CACHE)
+
+    @property
+    def assigned_by_node(self) -> Mapping[int, int]:
+        """The number of CPUs of each NUMA node that somebody has alone."""
+        if self.policy is None:
+            return {}
+        assigned, groups = self.assigned, self.policy.topology.groups[Level.NODE]
+        return {node: len(cpus & assigned) for node, cpus in groups.items()}
 
     def release(self, uid: str) -> None:
         """Take back what a pod has: nothing of it runs any more."""

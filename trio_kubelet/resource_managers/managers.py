@@ -6,15 +6,22 @@ from time import perf_counter
 import structlog
 from attrs import evolve
 
-from trio_kubelet.config.topology_policy import NONE
+from trio_kubelet.config.topology_policy import NONE, SINGLE_NUMA_NODE
 from trio_kubelet.devices import DeviceManager
 from trio_kubelet.k8s import Pod
+from trio_kubelet.resource_managers.cpu_draft import SMT_ALIGNMENT_ERROR
 from trio_kubelet.resource_managers.cpu_manager import CpuManager
 from trio_kubelet.resource_managers.cpu_sets import cpu_list
 from trio_kubelet.resource_managers.device_draft import DeviceDraft
 from trio_kubelet.resource_managers.machine_topology import MachineTopology
 from trio_kubelet.resource_managers.memory_manager import MemoryManager
-from trio_kubelet.resource_managers.placement import ContainerPlacement, Refusal, RefusedError
+from trio_kubelet.resource_managers.placement import (
+    Boundary,
+    ContainerPlacement,
+    Refusal,
+    RefusedError,
+)
+from trio_kubelet.resource_managers.pod_level import is_served_whole
 from trio_kubelet.resource_managers.topology_manager import (
     TOO_MANY_RESOURCES,
     TOPOLOGY_AFFINITY_ERROR,
@@ -30,7 +37,9 @@ class ResourceManagers:
     """Gives pods their parts of the machine. Plain methods but for those that touch the disk.
 
     `on_admission` is called whenever a new pod was placed, with the seconds that it took, and with
-    True unless the topology was in the way.
+    True unless the topology was in the way; `on_boundary` with a boundary, `container` or `pod`,
+    and whether the CPUs of one are inside of it; `on_refused` with `cpu` or `memory` that could not
+    be assigned, and `node` or `pod` that should have given it.
     """
 
     def __init__(
@@ -48,6 +57,9 @@ class ResourceManagers:
         self._to_place: set[str] = set()
         self.on_change = cpus.on_change
         self.on_admission: Callbacks[[float, bool]] = Callbacks()
+        self.on_boundary: Callbacks[[Boundary, str, bool]] = Callbacks()
+        self.on_refused: Callbacks[[str, str]] = Callbacks()
+        cpus.on_aligned.add(lambda boundary: self.on_boundary.call(boundary, "container", True))
 
     @property
     def assigns_cpus(self) -> bool:
@@ -114,7 +126,17 @@ class ResourceManagers:
         refusal = self._placed(pod, self._topology, anew=anew)
         is_aligned = refusal is None or refusal.reason != TOPOLOGY_AFFINITY_ERROR.reason
         self.on_admission.call(perf_counter() - began_at, is_aligned)
+        if self._topology.name == SINGLE_NUMA_NODE and (refusal is None or not is_aligned):
+            self._count_nodes(pod, is_aligned=is_aligned)
         return refusal
+
+    def _count_nodes(self, pod: Pod, *, is_aligned: bool) -> None:
+        """Tell of what was to be served from one NUMA node: a pod, or its containers."""
+        by_pod = self._topology.by_pod
+        count = 1 if by_pod or not is_aligned else len(pod.spec.admitted_containers)
+        for _ in range(count):
+            scope = "pod" if by_pod else "container"
+            self.on_boundary.call(Boundary.NUMA_NODE, scope, is_aligned)
 
     def _release_gone(self, is_gone: Callable[[str], bool]) -> None:
         for uid in filter(is_gone, self.uids()):
@@ -131,7 +153,7 @@ class ResourceManagers:
         try:
             topology.place(pod, [draft for draft in (cpus, memory, devices) if draft is not None])
         except RefusedError as error:
-            self._count_failure(error)
+            self._count_failure(pod, error)
             return error.refusal
         if cpus is not None:
             self.cpus.commit(cpus)
@@ -144,11 +166,15 @@ class ResourceManagers:
         self.devices.remember(pod)
         return None
 
-    def _count_failure(self, error: RefusedError) -> None:
+    def _count_failure(self, pod: Pod, error: RefusedError) -> None:
         if error.refusal.reason in (TOPOLOGY_AFFINITY_ERROR.reason, TOO_MANY_RESOURCES):
             return
         manager = self.memory if error.is_of_memory else self.cpus
         manager.on_pinned.call(False)
+        source = "pod" if is_served_whole(pod, self._topology.pod_level) else "node"
+        self.on_refused.call("memory" if error.is_of_memory else "cpu", source)
+        if error.refusal.reason == SMT_ALIGNMENT_ERROR:
+            self.on_boundary.call(Boundary.PHYSICAL_CPU, "container", False)
 
     def release(self, uid: str) -> None:
         """Take back what a pod has: nothing of it runs any more."""

@@ -34,6 +34,7 @@ from trio_kubelet.resource_managers.memory_state import (
     printed,
     repaired,
 )
+from trio_kubelet.resource_managers.placement import AssignmentKind
 from trio_kubelet.tasks.callbacks import Callbacks
 
 log = structlog.get_logger("resources")
@@ -54,6 +55,7 @@ class MemoryManager:
         self._blocks: dict[str, ContainerBlocks] = {}
         self._wholes: dict[str, tuple[MemoryBlock, ...]] = {}
         self.on_pinned: Callbacks[[bool]] = Callbacks()
+        self.on_assigned: Callbacks[[AssignmentKind]] = Callbacks()
 
     @property
     def blocks(self) -> Mapping[str, ContainerBlocks]:
@@ -101,8 +103,9 @@ class MemoryManager:
         if new := [draft.chosen[name] for name in draft.chosen.keys() - draft.known.keys()]:
             nodes = nodes_in(blocks_mask(block for blocks in new for block in blocks))
             log.info("memory of NUMA nodes assigned", pod=draft.pod.metadata.key, nodes=nodes)
-        for _ in new:
+        for name in draft.chosen.keys() - draft.known.keys():
             self.on_pinned.call(True)
+            self.on_assigned.call(_kind(draft, name))
         self._put(draft.pod.metadata.uid, draft.chosen, draft.whole)
 
     def release(self, uid: str) -> None:
@@ -142,3 +145,10 @@ class MemoryManager:
         if self.policy is None:
             return MemoryState(policy=NONE)
         return memory_state(self.policy, blocks, wholes)
+
+
+def _kind(draft: MemoryDraft, name: str) -> AssignmentKind:
+    if not draft.whole:
+        return AssignmentKind.NODE_EXCLUSIVE
+    kinds = AssignmentKind
+    return kinds.POD_EXCLUSIVE if name in draft.wanted else kinds.POD_SHARED

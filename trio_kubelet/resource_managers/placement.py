@@ -1,5 +1,7 @@
 """The answers of the resource managers: what a container was given, or why a pod is refused."""
 
+from enum import StrEnum
+
 from attrs import frozen
 
 from trio_kubelet.errors import UNEXPECTED_ADMISSION_ERROR, unexpected
@@ -16,6 +18,22 @@ class ContainerPlacement:
     cpuset_cpus: str = ""
     cpuset_mems: str = ""
     has_exclusive_cpus: bool = False
+
+
+class AssignmentKind(StrEnum):
+    """The part of the machine that a container was assigned, in the words of metrics."""
+
+    NODE_EXCLUSIVE = "node_exclusive"
+    POD_EXCLUSIVE = "pod_exclusive"
+    POD_SHARED = "pod_shared"
+
+
+class Boundary(StrEnum):
+    """What CPUs of a container, or all of a pod, should not reach across."""
+
+    NUMA_NODE = "numa_node"
+    PHYSICAL_CPU = "physical_cpu"
+    UNCORE_CACHE = "uncore_cache"
 
 
 ANYWHERE = ContainerPlacement()

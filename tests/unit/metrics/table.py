@@ -128,6 +128,15 @@ BEYOND: Mapping[str, frozenset[str]] = {
             kubelet_pod_resources_endpoint_errors_list kubelet_pod_resources_endpoint_errors_get
             kubelet_pod_resources_endpoint_errors_get_allocatable
         """,
+        "A Go kubelet has them with `cpuManagerPolicy: static`.": """
+            kubelet_container_aligned_compute_resources_count
+            kubelet_container_aligned_compute_resources_failure_count
+            kubelet_cpu_manager_allocation_per_numa
+        """,
+        "A Go kubelet has them with the feature gate PodLevelResourceManagers.": """
+            resource_manager_allocations_total resource_manager_allocation_errors_total
+            resource_manager_container_assignments
+        """,
         "A Go kubelet has them where certificates are rotated.": """
             kubelet_certificate_manager_client_expiration_renew_errors
             kubelet_certificate_manager_client_ttl_seconds

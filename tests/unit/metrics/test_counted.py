@@ -28,6 +28,7 @@ from trio_kubelet.metrics.counted import EventCounter, operation_name
 from trio_kubelet.metrics.counted_volumes import VolumeCounter
 from trio_kubelet.metrics.http_requests import counted, path_label
 from trio_kubelet.probes import ProbeOutcome, ProbeRun
+from trio_kubelet.resource_managers.placement import AssignmentKind, Boundary
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.rpc.watched import RpcCall
@@ -411,6 +412,29 @@ def test_containers_that_were_to_have_cpus_alone_are_counted() -> None:
     at.cpus_asked(has_got=False)
     assert value(at, "kubelet_cpu_manager_pinning_requests_total") == 2
     assert value(at, "kubelet_cpu_manager_pinning_errors_total") == 1
+
+
+def test_parts_of_the_machine_are_counted_by_who_gave_them() -> None:
+    at = counter()
+    for kind in AssignmentKind:
+        at.part_assigned("cpu", kind)
+    at.part_refused("memory", "pod")
+    name = "resource_manager_allocations_total"
+    assert value(at, name, resource_name="cpu", source="node") == 1
+    assert value(at, name, resource_name="cpu", source="pod") == 2
+    name = "resource_manager_container_assignments"
+    assert value(at, name, assignment_type="pod_shared", resource_name="cpu") == 1
+    name = "resource_manager_allocation_errors_total"
+    assert value(at, name, resource_name="memory", source="pod") == 1
+
+
+def test_cpus_inside_of_a_boundary_are_counted() -> None:
+    at = counter()
+    at.boundary_looked_at(Boundary.NUMA_NODE, "pod", is_inside=True)
+    at.boundary_looked_at(Boundary.NUMA_NODE, "pod", is_inside=False)
+    for outcome in ("count", "failure_count"):
+        name = f"kubelet_container_aligned_compute_resources_{outcome}"
+        assert value(at, name, boundary="numa_node", scope="pod") == 1
 
 
 def test_containers_that_were_to_have_memory_of_certain_nodes_are_counted() -> None:

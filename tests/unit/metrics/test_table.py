@@ -52,6 +52,7 @@ STATE = AgentState(
     relisted_at=1.0,
     pending_resizes={"Deferred": 1},
     resizes_in_progress=0,
+    exclusive_by_node={0: 2},
     dropped_changes=0,
     journal_dropped=0,
     features={("A", "ALPHA"): True},
