@@ -200,7 +200,7 @@ def test_a_drop_in_may_take_back_what_the_file_asks_for(tmp_path: Path) -> None:
 
 def test_a_collective_gate_names_what_it_changes_to_no_effect() -> None:
     alpha = names_in_warning(["--feature-gates=AllAlpha=true,KubeletInUserNamespace=false"])
-    assert "featureGates.PodLevelResourceManagers" in alpha
+    assert "featureGates.InPlacePodVerticalScalingExclusiveCPUs" in alpha
     assert "featureGates.KubeletInUserNamespace" not in alpha
     assert "featureGates.MemoryQoS" not in alpha
     assert "featureGates.HPAScaleToZero" not in alpha
