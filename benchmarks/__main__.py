@@ -14,6 +14,7 @@ import trio
 from benchmarks import (
     burst,
     cluster,
+    eviction_guests,
     evictions,
     idle,
     idle_devices,
@@ -46,6 +47,7 @@ CLUSTER: Mapping[str, Callable[[Path, int, str], list[Figure]]] = {
     streams.NAME: streams.measure,
     probes.NAME: probes.measure,
     evictions.NAME: evictions.measure,
+    eviction_guests.NAME: eviction_guests.measure,
     volumes.NAME: volumes.measure,
 }
 NAMES = (*HOLLOW, *REAL, *CLUSTER)

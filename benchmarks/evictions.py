@@ -1,61 +1,54 @@
 """Memory that runs out: how soon the pod that eats it is stopped, beside the Go kubelet.
 
-The pods of a node have 400 MiB together. One writes to memory until the hard threshold is just
-crossed, and waits; a watcher of our own reads the cgroup of all pods meanwhile, and has the
-process of the pod tell of its end, which comes with SIGTERM. Both nodes do the same in turn.
-
-Beside that, the CPU time of the looks from which evictions follow (`eviction_pass.py`).
+`evictions` has both on this host, and beside that the CPU time of the looks from which evictions
+follow (`eviction_pass.py`); `evictions-guest` has them on machines of the lab, with systemd and
+cgroup v2 (`eviction_guests.py`). Both nodes do the same in turn (`eviction_watch.py`).
 """
 
-import os
-import select
 import statistics
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import trio
 from attrs import Factory, frozen
 
 from benchmarks import eviction_pass
+from benchmarks.eviction_watch import DEADLINE_SECONDS, EAT, seconds_to_stop, settings
 from benchmarks.figures import Figure, ratio_of_medians, spread
 from benchmarks.watched_pods import PODS, kubeconfig_flags
-from lab import LabError
 from lab.agent import Json, LabAgent, pod_manifest
 from lab.cluster_api import ClusterApi
 from lab.containerd import Containerd
 from lab.control_plane import ControlPlane
 from lab.go_kubelet import GoKubelet
 from lab.images import BUSYBOX
+from lab.processes import wait_until
 from trio_kubelet.kernel.mountinfo import mount_points
-from trio_kubelet.resources import CgroupDriver, CgroupTree
-from trio_kubelet.resources.cgroup_names import kubepods_name
-from trio_kubelet.stats.cgroup_reader import CgroupReader, Stopwatch
+from trio_kubelet.resources import CgroupTree
+from trio_kubelet.stats.cgroup_reader import CgroupReader
 from trio_kubelet.stats.kernel_text import meminfo
 
 NAME = "evictions"
 ROUNDS = 5
 GOAL_SECONDS = 2.0
-
-MI = 1 << 20
-LEFT_TO_PODS_MIB, THRESHOLD_MIB = 400, 100
-# Almost to the threshold at 50 MiB a second; then beyond it at once, and SIGTERM is obeyed at once.
-EAT = (
-    "trap 'exit 143' TERM; for n in $(seq 28); do dd if=/dev/zero of=/m/$n bs=1M count=10; "
-    "sleep .2; done; dd if=/dev/zero of=/m/last bs=1M count=40; sleep 1000000 & wait"
-)
-LOOK_SECONDS = 0.002
-DEADLINE_SECONDS = 120.0
+MEMINFO = Path("/proc/meminfo")
 
 
 @frozen
 class EvictingNode:
-    """A node under test. `crossed_to_stopped` are seconds."""
+    """A node under test.
+
+    `watch` makes the file `watches`, waits for a pod that eats, and returns the seconds from
+    crossing the threshold to its end; `crossed_to_stopped` are those of all rounds.
+    """
 
     name: str
     api: ClusterApi
-    reader: CgroupReader
+    watch: Callable[[], float]
+    watches: Path
     crossed_to_stopped: list[float] = Factory(list)
 
 
@@ -66,40 +59,19 @@ def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
             stack.enter_context(_node(plane, kind, folder / name, containerd))
             for name, kind in (("go", GoKubelet), ("trio", LabAgent))
         )
-        for number in range(rounds or ROUNDS):
-            for node in (theirs, ours) if number % 2 == 0 else (ours, theirs):
-                node.crossed_to_stopped.append(_evict_one(node, f"{node.name}-{number}"))
-    how = f"{spread(ours.crossed_to_stopped)}; Go kubelet {spread(theirs.crossed_to_stopped)}"
+        evict_in_turn(ours, theirs, rounds)
     version = CgroupTree.find(mount_points()).version
     return [
-        Figure(
-            benchmark=NAME,
-            name=f"memory crosses a hard threshold to the pod's SIGTERM, cgroup v{version}",
-            value=statistics.median(ours.crossed_to_stopped),
-            unit="s",
-            goal=GOAL_SECONDS,
-            how=how,
-        ),
-        Figure(
-            benchmark=NAME,
-            name="the same, of the Go kubelet's",
-            value=ratio_of_medians(ours.crossed_to_stopped, theirs.crossed_to_stopped),
-            unit="x",
-        ),
+        *figures(NAME, ours, theirs, f"cgroup v{version}"),
         *trio.run(eviction_pass.measure, NAME, folder),
     ]
 
 
-def settings() -> Mapping[str, object]:
-    """What leaves pods little memory, and a threshold in it."""
-    total = meminfo(Path("/proc/meminfo").read_bytes())["MemTotal"]
-    return {
-        "systemReserved": {"memory": str(total - LEFT_TO_PODS_MIB * MI)},
-        "evictionHard": {"memory.available": f"{THRESHOLD_MIB}Mi"},
-        "enforceNodeAllocatable": ["pods"],
-        "evictionPressureTransitionPeriod": "1s",
-        "imageMinimumGCAge": "24h",
-    }
+def evict_in_turn(ours: EvictingNode, theirs: EvictingNode, rounds: int) -> None:
+    """Let both nodes evict a pod, one after the other, so many times or as often as usual."""
+    for number in range(rounds or ROUNDS):
+        for node in (theirs, ours) if number % 2 == 0 else (ours, theirs):
+            node.crossed_to_stopped.append(_evict_one(node, f"{node.name}-{number}"))
 
 
 @contextmanager
@@ -111,16 +83,17 @@ def _node(
         kubelet = kind(
             containerd.folder / "agent",
             endpoint=containerd.endpoint,
-            settings=settings(),
+            settings=settings(meminfo(MEMINFO.read_bytes())["MemTotal"]),
             flags=kubeconfig_flags(plane.node_kubeconfig(name), name),
             cgroup_root=containerd.cgroup_root,
         )
         with kubelet:
-            tree = CgroupTree.find(mount_points())
-            reader = CgroupReader(tree=tree, cgroup_root=containerd.cgroup_root)
-            node = EvictingNode(name, plane.api, reader)
-            _wait_usable(node)
-            yield node
+            reader = CgroupReader(
+                tree=CgroupTree.find(mount_points()), cgroup_root=containerd.cgroup_root
+            )
+            watches = folder / "watches"
+            watch = partial(seconds_to_stop, reader, watches)
+            yield EvictingNode(name, plane.api, watch, watches)
 
 
 def _wait_usable(node: EvictingNode) -> None:
@@ -141,10 +114,16 @@ def _wait_usable(node: EvictingNode) -> None:
 def _evict_one(node: EvictingNode, name: str) -> float:
     """Let one pod eat until it is stopped; the seconds since the threshold was crossed."""
     _wait_usable(node)
-    node.api.create(PODS, eater(node.name, name))
-    process = _wait_process(node)
-    crossed_at = _wait_crossed(node)
-    stopped_at = _wait_ended(process)
+    node.watches.unlink(missing_ok=True)
+    with ThreadPoolExecutor(1) as thread:
+        watching = thread.submit(node.watch)
+        wait_until(
+            lambda: watching.done() or node.watches.exists(),
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: f"{node.name} is not watched",
+        )
+        node.api.create(PODS, eater(node.name, name))
+        seconds = watching.result()
     node.api.wait_for(
         f"{PODS}/{name}",
         lambda pod: pod["status"].get("reason") == "Evicted",
@@ -152,7 +131,7 @@ def _evict_one(node: EvictingNode, name: str) -> float:
     )
     node.api.delete(f"{PODS}/{name}")
     node.api.wait_gone(f"{PODS}/{name}", deadline_seconds=DEADLINE_SECONDS)
-    return stopped_at - crossed_at
+    return seconds
 
 
 def eater(node: str, name: str) -> Json:
@@ -170,42 +149,24 @@ def eater(node: str, name: str) -> Json:
     return body
 
 
-def _wait_crossed(node: EvictingNode) -> float:
-    """Wait until pods have left less than the threshold; `time.monotonic` then."""
-    limit = (LEFT_TO_PODS_MIB - THRESHOLD_MIB) * MI
-    end = time.monotonic() + DEADLINE_SECONDS
-    while (now := time.monotonic()) < end:
-        pods = node.reader.read_node(Stopwatch(time.time_ns())).pods
-        if pods is not None and pods.memory is not None and pods.memory.working_set > limit:
-            return now
-        time.sleep(LOOK_SECONDS)
-    raise LabError(f"{node.name}: nobody eats the memory")
-
-
-def _wait_process(node: EvictingNode) -> int:
-    """Wait for the pod's main process, in the cgroups of pods."""
-    assert node.reader.tree is not None
-    pods = kubepods_name(node.reader.cgroup_root).path(CgroupDriver.CGROUPFS)
-    memory = node.reader.tree.hierarchies["memory"]
-    end = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < end:
-        for file in Path(f"{memory}{pods}").rglob("cgroup.procs"):
-            for pid in file.read_text().split():
-                with suppress(OSError):
-                    if EAT in Path(f"/proc/{pid}/cmdline").read_text():
-                        return int(pid)
-        time.sleep(LOOK_SECONDS)
-    raise LabError(f"{node.name}: the pod does not start")
-
-
-def _wait_ended(pid: int) -> float:
-    """Wait until a process has ended; `time.monotonic` then."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        if not poll.poll(DEADLINE_SECONDS * 1000):
-            raise LabError("the pod was not stopped")
-        return time.monotonic()
-    finally:
-        os.close(descriptor)
+def figures(
+    benchmark: str, ours: EvictingNode, theirs: EvictingNode, where: str
+) -> Sequence[Figure]:
+    """How soon both have stopped the pod."""
+    how = f"{spread(ours.crossed_to_stopped)}; Go kubelet {spread(theirs.crossed_to_stopped)}"
+    return [
+        Figure(
+            benchmark=benchmark,
+            name=f"memory crosses a hard threshold to the pod's SIGTERM, {where}",
+            value=statistics.median(ours.crossed_to_stopped),
+            unit="s",
+            goal=GOAL_SECONDS,
+            how=how,
+        ),
+        Figure(
+            benchmark=benchmark,
+            name="the same, of the Go kubelet's",
+            value=ratio_of_medians(ours.crossed_to_stopped, theirs.crossed_to_stopped),
+            unit="x",
+        ),
+    ]
