@@ -20,7 +20,7 @@ from attrs import define, field
 
 from trio_kubelet.server.connections import Place
 from trio_kubelet.server.messages import RequestError
-from trio_kubelet.streaming.spdy import Change, StreamChanges
+from trio_kubelet.streaming.spdy import StreamChange, StreamChanges
 
 log = structlog.get_logger("server")
 
@@ -92,9 +92,9 @@ class CountedStreams(trio.abc.Stream):
         self._of_client.feed(data)
         while self._of_client.has_more:
             for change, stream in self._of_client.changes():
-                if change is Change.OPENED:
+                if change is StreamChange.OPENED:
                     self._take(stream)
-                elif change is Change.RESET and stream in self._open:
+                elif change is StreamChange.RESET and stream in self._open:
                     self._open.discard(stream)
                     self._counts.give_up(self._namespace, 1, trio.current_time())
             if self._of_client.has_more:
@@ -106,7 +106,7 @@ class CountedStreams(trio.abc.Stream):
         self._of_runtime.feed(bytes(data))
         while self._of_runtime.has_more:
             for change, stream in self._of_runtime.changes():
-                if change is not Change.OPENED and stream in self._open:
+                if change is not StreamChange.OPENED and stream in self._open:
                     self._open.discard(stream)
                     self._counts.give_back(self._namespace)
             if self._of_runtime.has_more:

@@ -108,7 +108,7 @@ class SpdyFrames:
         return position + _HEAD.size
 
 
-class Change(Enum):
+class StreamChange(Enum):
     """What one end of a connection says of a stream."""
 
     OPENED = auto()
@@ -116,7 +116,10 @@ class Change(Enum):
     RESET = auto()
 
 
-_CHANGES: Mapping[int, Change] = {_SYN_STREAM: Change.OPENED, _RST_STREAM: Change.RESET}
+_CHANGES: Mapping[int, StreamChange] = {
+    _SYN_STREAM: StreamChange.OPENED,
+    _RST_STREAM: StreamChange.RESET,
+}
 
 
 @define
@@ -134,7 +137,7 @@ class StreamChanges:
         self._buffer += data
         self.has_more = True
 
-    def changes(self) -> list[tuple[Change, int]]:
+    def changes(self) -> list[tuple[StreamChange, int]]:
         """The changes in some frames, each with the id of its stream."""
         found = []
         position, size = 0, len(self._buffer)
@@ -153,7 +156,7 @@ class StreamChanges:
         self._buffer = self._buffer[position:]
         return found
 
-    def _head(self, position: int) -> tuple[int, Change | None, int] | None:
+    def _head(self, position: int) -> tuple[int, StreamChange | None, int] | None:
         """Stream, change and size of the frame that begins here; None if more has to come first."""
         left = len(self._buffer) - position
         if left < _HEAD.size:
@@ -161,7 +164,7 @@ class StreamChanges:
         first, second = _HEAD.unpack_from(self._buffer, position)
         size = second & _SIZE
         if not first & _CONTROL:
-            return first, Change.ENDED if second & _FIN else None, size
+            return first, StreamChange.ENDED if second & _FIN else None, size
         change = _CHANGES.get(first & _TYPE)
         if change is None or size < _ID.size:
             return 0, None, size
