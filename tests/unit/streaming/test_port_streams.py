@@ -15,14 +15,14 @@ from trio_kubelet.streaming.port_streams import (
     CountedStreams,
     StreamCounts,
 )
-from trio_kubelet.streaming.spdy import Change, StreamChanges, data_frame
+from trio_kubelet.streaming.spdy import StreamChange, StreamChanges, data_frame
 
 PORT = 8080
 FULL = range(MOST_OF_A_NAMESPACE // 2)
 
 
-def changes(pieces: Sequence[bytes]) -> list[tuple[Change, int]]:
-    reader, found = StreamChanges(), list[tuple[Change, int]]()
+def changes(pieces: Sequence[bytes]) -> list[tuple[StreamChange, int]]:
+    reader, found = StreamChanges(), list[tuple[StreamChange, int]]()
     for piece in pieces:
         reader.feed(piece)
         while reader.has_more:
@@ -36,8 +36,8 @@ def test_changes_are_read_however_their_frames_are_cut(size: int) -> None:
     data = streams.port(PORT, 0) + data_frame(3, b"x" * 100) + streams.reset()
     data += data_frame(1, b"", is_last=True)
     pieces = [data[begin : begin + size] for begin in range(0, len(data), size)]
-    opened = [(Change.OPENED, 1), (Change.OPENED, 3)]
-    assert changes(pieces) == [*opened, (Change.RESET, 3), (Change.ENDED, 1)]
+    opened = [(StreamChange.OPENED, 1), (StreamChange.OPENED, 3)]
+    assert changes(pieces) == [*opened, (StreamChange.RESET, 3), (StreamChange.ENDED, 1)]
 
 
 def test_a_namespace_has_its_share_and_all_have_theirs() -> None:
