@@ -354,6 +354,7 @@ class _Builder:
             pod_level=gates["InPlacePodLevelResourcesVerticalScaling"],
             init_containers=gates["InPlacePodVerticalScalingInitContainers"],
             static_managers=self.parts.managers.static,
+            is_whole=self.parts.managers.is_whole,
         )
 
     def probes(self) -> Probes:

@@ -72,6 +72,10 @@ class ResourceManagers:
         policies = {"cpu": self.cpus.policy, "memory": self.memory.policy}
         return tuple(resource for resource, policy in policies.items() if policy is not None)
 
+    def is_whole(self, pod: Pod) -> bool:
+        """True if a pod has its CPUs and memory as one part of the machine."""
+        return is_served_whole(pod, self._topology.pod_level)
+
     async def load(self) -> None:
         """Read what an earlier agent kept. Before the first pod."""
         await self.cpus.load()
@@ -171,7 +175,7 @@ class ResourceManagers:
             return
         manager = self.memory if error.is_of_memory else self.cpus
         manager.on_pinned.call(False)
-        source = "pod" if is_served_whole(pod, self._topology.pod_level) else "node"
+        source = "pod" if self.is_whole(pod) else "node"
         self.on_refused.call("memory" if error.is_of_memory else "cpu", source)
         if error.refusal.reason == SMT_ALIGNMENT_ERROR:
             self.on_boundary.call(Boundary.PHYSICAL_CPU, "container", False)

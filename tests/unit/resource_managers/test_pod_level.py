@@ -368,6 +368,12 @@ def test_what_no_container_of_the_pod_uses_is_the_pods_until_it_goes() -> None:
     assert at.placement("other", "c").cpuset_cpus == "0-63"
 
 
+@pytest.mark.parametrize("pod_level", PodLevel)
+def test_only_in_the_scope_of_pods_is_a_pod_one_part(pod_level: PodLevel) -> None:
+    at, asked = node(pod_level), pod("4", shares("b"))
+    assert at.is_whole(asked) is (pod_level is PodLevel.BY_POD)
+
+
 async def load(at: ResourceManagers) -> ResourceManagers:
     await at.load()
     return at

@@ -9,6 +9,7 @@ from trio_kubelet.k8s.resources import ResourceResizeRestartPolicy
 from trio_kubelet.k8s.totals import container_requests, is_sidecar
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.resources import pod_requests, qos_class
+from trio_kubelet.resources.pod_resources import whole_requests
 from trio_kubelet.runtime.lifecycle.resize_progress import DEFERRED, INFEASIBLE
 from trio_kubelet.sync.admission.admission_result import Shortage
 from trio_kubelet.sync.admission.resource_fit import ZERO, number
@@ -49,7 +50,8 @@ class ResizeAdmission:
     pod may use swap. `pod_level` is the gate InPlacePodLevelResourcesVerticalScaling,
     `init_containers` InPlacePodVerticalScalingInitContainers, which sidecars do not need.
     `static_managers` are the resource managers, `cpu` or `memory`, whose policy is static: what
-    they have given to containers of Guaranteed pods cannot change.
+    they have given to Guaranteed pods and their containers cannot change. `is_whole` says whether
+    a pod has what they give as one part.
     """
 
     allocatable: Callable[[], Amounts]
@@ -57,6 +59,7 @@ class ResizeAdmission:
     pod_level: bool = True
     init_containers: bool = True
     static_managers: Collection[str] = ()
+    is_whole: Callable[[Pod], bool] = lambda _pod: False
 
     def infeasible(self, pod: Pod, allocated: Pod) -> ResizeRefusal | None:
         """Why a pod can never be given what its spec asks for, whatever others hold.
@@ -114,16 +117,14 @@ class ResizeAdmission:
         return None
 
     def _exclusive(self, pod: Pod, allocated: Pod) -> ResizeRefusal | None:
-        """The refusal of other CPUs or memory for containers that may have theirs alone."""
+        """The refusal of other CPUs or memory for what may have them alone: containers or a pod."""
         if qos_class(allocated) is not PodQOSClass.GUARANTEED:
             return None
-        before = {
-            each.name: container_requests(each) for each in allocated.spec.admitted_containers
-        }
+        before, wanted = self._fixed(allocated), self._fixed(pod)
         for resource in self.static_managers:
             if all(
-                container_requests(each).get(resource) == before.get(each.name, {}).get(resource)
-                for each in pod.spec.admitted_containers
+                amounts.get(resource) == before.get(name, {}).get(resource)
+                for name, amounts in wanted.items()
             ):
                 continue
             message = (
@@ -131,6 +132,11 @@ class ResizeAdmission:
             )
             return _infeasible(message, f"guaranteed_pod_{resource}_manager_static_policy")
         return None
+
+    def _fixed(self, pod: Pod) -> Mapping[str, Amounts]:
+        """The requests that static policies serve, by container; "" is the pod as one part."""
+        each = {each.name: container_requests(each) for each in pod.spec.admitted_containers}
+        return {**each, "": whole_requests(pod)} if self.is_whole(pod) else each
 
     def _changes_swap(self, pod: Pod, allocated: Pod) -> bool:
         """True if a container's part of the swap would change while it runs (KEP-2400)."""

@@ -23,12 +23,14 @@ def decide(
     swaps: bool = False,
     pod_level: bool = True,
     static: tuple[str, ...] = (),
+    whole: bool = False,
 ) -> ResizeRefusal | None:
     admission = ResizeAdmission(
         allocatable=lambda: NODE,
         may_swap=lambda _pod, _container: swaps,
         pod_level=pod_level,
         static_managers=static,
+        is_whole=lambda _pod: whole,
     )
     others = {name: Quantity(amount) for name, amount in (used or {}).items()}
     return admission.infeasible(pod, allocated) or admission.unfit(pod, allocated, others)
@@ -159,6 +161,27 @@ def test_what_a_static_policy_gave_to_a_guaranteed_pod_is_not_resized(
     others = {"cpu": "memory", "memory": "cpu"}
     assert decide(pod, before, static=(others[manager],)) is None
     assert decide(asking(**changes), asking(), static=(manager,)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "manager"), [({"cpu": "1500m"}, "cpu"), ({"memory": "128Mi"}, "memory")]
+)
+def test_the_one_part_that_a_static_policy_gave_to_a_pod_is_not_resized(
+    changes: dict[str, str], manager: str
+) -> None:
+    def a_pod(**changed: str) -> Pod:
+        amounts = {"cpu": "1", "memory": "256Mi"} | changed
+        return make_pod(resources={"requests": amounts, "limits": amounts})
+
+    larger, before = a_pod(**changes), a_pod()
+    refusal = decide(larger, before, static=(manager,), whole=True)
+    assert refusal is not None
+    detail = f"guaranteed_pod_{manager}_manager_static_policy"
+    assert (refusal.reason, refusal.detail) == ("Infeasible", detail)
+    # Containers that have parts of their own keep these.
+    assert decide(larger, before, static=(manager,), whole=False) is None
+    others = {"cpu": "memory", "memory": "cpu"}
+    assert decide(larger, before, static=(others[manager],), whole=True) is None
 
 
 def test_what_shrinks_is_first_then_priority_then_class_then_who_has_waited_longest() -> None:
