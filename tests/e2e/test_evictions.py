@@ -3,6 +3,7 @@
 The Go kubelet does the same (TRIO_KUBELET_E2E_AGENT=go), but looks every ten seconds.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from lab.cluster_api import Json
 from lab.go_kubelet import GoKubelet
-from lab.processes import wait_until
+from lab.processes import run, wait_until
 from tests.e2e.cluster import Namespace, conditions, is_ready, until_term
 from tests.e2e.eviction_cases import (
     DEADLINE_SECONDS,
@@ -199,4 +200,8 @@ def test_an_agent_that_is_killed_while_it_evicts_finishes_it(
         )
         local_cluster.kill_agent()
         local_cluster.start_agent()
-        evicted(namespace, "victim")
+        pod = evicted(namespace, "victim")
+        command = [sys.executable, "-m", "trio_kubelet", "evictions", "--root-dir"]
+        told = run([*command, local_cluster.agent.root])
+        assert f"{namespace.name}/victim" in told
+        assert pod["status"]["message"].strip() in told

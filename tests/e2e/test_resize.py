@@ -21,9 +21,11 @@ _START_TIME = 19
 """The position of a process' start time in what follows its name in /proc/PID/stat."""
 
 
-def resize(namespace: Namespace, name: str, limits: Json) -> None:
+def resize(
+    namespace: Namespace, name: str, limits: Json, *, of: str = "containers", container: str = "c"
+) -> None:
     resources = {"limits": limits, "requests": limits}
-    change = {"spec": {"containers": [{"name": "c", "resources": resources}]}}
+    change = {"spec": {of: [{"name": container, "resources": resources}]}}
     namespace.kubectl("patch", "pod", name, "--subresource=resize", f"-p={json.dumps(change)}")
 
 
@@ -48,9 +50,9 @@ def most_of_the_cpu(cluster: LocalCluster) -> str:
     return f"{int(cluster.wait_node_ready()['status']['allocatable']['cpu']) * 700}m"
 
 
-def process_of(cluster: LocalCluster, pod: Json) -> int:
-    """The first process of the pod's container."""
-    identifier = container(pod)["containerID"].partition("://")[2]
+def process_of(cluster: LocalCluster, pod: Json, *, kind: str = "containerStatuses") -> int:
+    """The first process of the first container that the pod has statuses of that kind of."""
+    identifier = pod["status"][kind][0]["containerID"].partition("://")[2]
     lines = (line.split() for line in cluster.containerd.ctr("tasks", "list").splitlines())
     return next(int(words[1]) for words in lines if words[0] == identifier)
 
@@ -146,6 +148,29 @@ def test_what_others_hold_is_waited_for_until_they_have_gone(
     namespace.kubectl("delete", "pod", "other", "--wait=false")
     namespace.wait("resized", lambda pod: shown(pod)[1] != SMALL and is_resized(pod, shown(pod)[1]))
     assert shown(namespace.pod("resized"))[1]["memory"] == "32Mi"
+
+
+def test_a_sidecar_is_resized_while_its_process_runs_on(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    sidecar = until_term("s", resources={"limits": SMALL}, restartPolicy="Always")
+    main = until_term("c", resources={"limits": SMALL})
+    namespace.run("resized", main, initContainers=[sidecar])
+    before = namespace.wait("resized", lambda pod: is_ready(pod) and shown_of_sidecar(pod))
+    process = process_of(local_cluster, before, kind="initContainerStatuses")
+    began = started_at(process)
+    assert limits_of(process) == [(10_000, 32), (20_000, 64)]
+    resize(namespace, "resized", LARGE, of="initContainers", container="s")
+    after = namespace.wait("resized", lambda pod: shown_of_sidecar(pod) == [LARGE] * 2)
+    assert limits_of(process) == [(20_000, 64), (30_000, 96)]
+    assert started_at(process) == began
+    assert after["status"]["initContainerStatuses"][0]["restartCount"] == 0
+
+
+def shown_of_sidecar(pod: Json) -> list[Json]:
+    """What the status of a pod's first init container says that it may use."""
+    status = pod["status"]["initContainerStatuses"][0]
+    return [status["resources"]["limits"], status["allocatedResources"]]
 
 
 @pytest.mark.skipif(

@@ -1,16 +1,18 @@
 """Pods start, and what runs in them is what their manifests say."""
 
+import os
 import re
 
 import pytest
 
-from lab.agent import pod_manifest
+from lab.agent import is_running, pod_manifest
 from lab.images import BUSYBOX, PAGE, WEB
 from lab.processes import wait_until
 from tests.integration.pods import (
     Node,
     conditions,
     container_ids,
+    containers_in,
     fetch,
     one_shot,
     phase,
@@ -259,6 +261,28 @@ def test_a_container_that_cannot_start_says_why(node: Node) -> None:
     assert (end["exitCode"], end["reason"]) == (128, "StartError")
     assert "/nothing" in end["message"]
     node.remove("no-program")
+
+
+def test_a_critical_pod_is_among_the_first_that_start_however_late_it_is_listed(
+    node: Node,
+) -> None:
+    """As after a boot: all pods are there at once, and few start at a time."""
+    at_once = 2 * (os.cpu_count() or 1)
+    critical = {"priorityClassName": "system-node-critical"}
+    others = [f"a-{number}" for number in range(3 * at_once)]
+    node.agent.stop()
+    node.add(*(pod_manifest(name, until_term("c")) for name in others))
+    node.add(pod_manifest("z-critical", until_term("c"), **critical))
+    node.agent.start()
+    uids = [node.wait(name, is_running)["metadata"]["uid"] for name in (*others, "z-critical")]
+    sandboxes = {
+        record["CreatedAt"]: record["Labels"]["io.kubernetes.pod.uid"]
+        for record in containers_in(node.containerd).values()
+        if record["Labels"]["io.cri-containerd.kind"] == "sandbox"
+    }
+    begun = [sandboxes[at] for at in sorted(sandboxes) if sandboxes[at] in uids]
+    assert uids[-1] in begun[: at_once + 1]
+    node.remove_all()
 
 
 def test_a_bad_neighbour_holds_up_nobody(node: Node) -> None:
