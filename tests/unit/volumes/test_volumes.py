@@ -197,7 +197,7 @@ async def test_volumes_of_a_pod_are_prepared_side_by_side(folders: PodFolders) -
     [
         "trio_kubelet.volumes.host_path._problem",
         "trio_kubelet.volumes.volumes._remove_volume",
-        "trio_kubelet.volumes.volumes.bind_sub_path",
+        "trio_kubelet.volumes.sub_paths._Look.find",
     ],
 )
 async def test_paths_that_hang_hold_up_no_other_volume_and_no_housekeeping(
