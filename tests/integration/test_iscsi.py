@@ -35,6 +35,7 @@ from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 from trio_kubelet.volumes import (
     DiskStages,
+    NodeOfVolumes,
     PodFolders,
     StagedVolumes,
     VolumeOperations,
@@ -89,7 +90,8 @@ class Node:
         )
         objects = self.cluster.references
         disks = DiskStages(self.folders, self.staged, disk_kinds(objects), attaches=False)
-        volumes = local_volumes(self.folders, lambda pod: 1 << 20, data=objects, disks=disks)
+        node = NodeOfVolumes(disks=disks)
+        volumes = local_volumes(self.folders, lambda pod: 1 << 20, data=objects, node=node)
         async with trio.open_nursery() as nursery:
             await nursery.start(self.staged.run)
             yield volumes

@@ -188,8 +188,8 @@ async def make_pod_parts(
             object=cluster.node,
             recorder=parts.recorder,
             plugin_folder=Path(parts.settings.configuration.volume_plugin_dir),
+            disks=disks,
         ),
-        disks=disks,
         clock=parts.clock,
         privileged=parts.host.privileged,
     ).with_csi(csi_stages)

@@ -51,13 +51,15 @@ class NodeOfVolumes:
 
     `allocatable` is what it has for pods, `object` returns its Node object, None while that is
     not known; `recorder` is told of events while a volume is being made. `plugin_folder` has the
-    drivers of flexVolumes, None where there are none.
+    drivers of flexVolumes, None where there are none; `disks` are those that the node attaches
+    itself, None: it attaches none.
     """
 
     allocatable: Callable[[], Mapping[str, Quantity]] = dict
     object: Callable[[], Node | None] = lambda: None
     recorder: EventRecorder | None = None
     plugin_folder: Path | None = None
+    disks: DiskStages | None = None
 
 
 NO_NODE = NodeOfVolumes()
@@ -74,15 +76,13 @@ def local_volumes(
     *,
     data: References | NoReferences | None = None,
     node: NodeOfVolumes = NO_NODE,
-    disks: DiskStages | None = None,
     clock: Clock | None = None,
     privileged: bool | None = None,
 ) -> Volumes:
     """Return the volumes of pods: the table of plugins.
 
-    `data` is where objects of the API come from, None without an API server. `disks` are those that
-    the node attaches itself, None: it attaches none. `privileged`:
-    whether mounts can be made and files given away; None: if the agent is root.
+    `data` is where objects of the API come from, None without an API server. `privileged`: mounts
+    can be made and files given away; None: if the agent is root.
     """
     threads = VolumeThreads()
     parts = VolumeParts(
@@ -113,10 +113,10 @@ def local_volumes(
         flex = plugins["flex_volume"] = FlexVolumes(drivers, folders, threads, ownership, objects)
     devices: dict[str, VolumePlugin] = {"local": LocalDevice(folders, threads, node.recorder)}
     attached: dict[str, DiskVolumes] = {}
-    if disks is not None:
-        make = partial(DiskVolumes, stages=disks, folders=folders, threads=threads)
+    if node.disks is not None:
+        make = partial(DiskVolumes, stages=node.disks, folders=folders, threads=threads)
         make = partial(make, ownership=ownership, privileged=parts.privileged)
-        kinds = disks.sources.items()
+        kinds = node.disks.sources.items()
         attached = {field: make(kind, recorder=node.recorder) for field, kind in kinds}
         plugins |= attached
         devices |= attached

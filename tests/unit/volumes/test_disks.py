@@ -34,6 +34,7 @@ from trio_kubelet.references import NoReferences
 from trio_kubelet.telemetry import Journal
 from trio_kubelet.volumes import (
     DiskStages,
+    NodeOfVolumes,
     PodFolders,
     StagedVolumes,
     VolumeOperations,
@@ -103,7 +104,8 @@ class Machine:
         disks = SCSIDisks(sys=self.folder / "sys", dev=self.folder / "dev")
         kind = ISCSIDisks(objects, disks, ISCSIDatabase((self.folder / "iscsi",)))
         stages = DiskStages(folders, self.staged, {"iscsi": kind}, attaches=self.attaches)
-        volumes = local_volumes(folders, lambda pod: 1 << 20, disks=stages, privileged=True)
+        node = NodeOfVolumes(disks=stages)
+        volumes = local_volumes(folders, lambda pod: 1 << 20, node=node, privileged=True)
         async with trio.open_nursery() as nursery:
             await nursery.start(self.staged.run)
             yield volumes
