@@ -59,7 +59,12 @@ SOFT_MEMORY = Limit(
 LIMITS = (
     HARD_MEMORY,
     SOFT_MEMORY,
-    Limit(resource=Resource.STORAGE, least=10 * GI, condition=NodeConditionType.DISK_PRESSURE),
+    Limit(
+        resource=Resource.STORAGE,
+        # 10% are 160 bytes more to a float32, as in the Go kubelet, and whole blocks are free.
+        least=10 * GI + _BLOCK_BYTES,
+        condition=NodeConditionType.DISK_PRESSURE,
+    ),
     Limit(resource=Resource.INODES, least=500_000, condition=NodeConditionType.DISK_PRESSURE),
     Limit(resource=Resource.PIDS, least=40_000, condition=NodeConditionType.PID_PRESSURE),
 )
