@@ -4,8 +4,8 @@ It needs root, and a kernel with the target; the machine has no more than one of
 to log in with a password unless it is told so.
 """
 
-import os
 import subprocess
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -110,7 +110,9 @@ class ISCSITarget(Started):
         }
 
     def _disk(self, lun: int) -> Path:
-        return _DISKS / f"fileio_{os.getpid()}{lun}" / f"{self.name.rpartition(':')[2]}{lun}"
+        # The kernel wants a number that no other disk has; who stops the target must know it, too.
+        number = zlib.crc32(f"{self.name} {lun}".encode()) >> 1
+        return _DISKS / f"fileio_{number}" / f"{self.name.rpartition(':')[2]}{lun}"
 
     def _make_disk(self, lun: int) -> None:
         file, disk = self.file(lun), self._disk(lun)
