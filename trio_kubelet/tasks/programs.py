@@ -28,9 +28,13 @@ MAX_READ_STDERR_BYTES = 1 << 20
 
 @frozen(kw_only=True)
 class ProgramEnd:
-    """The result of a program. `problem` says in words why it failed, "" if it did not."""
+    """The result of a program. `problem` says in words why it failed, "" if it did not.
+
+    `is_late`: it was killed because its time was over.
+    """
 
     problem: str
+    is_late: bool
     stdout: bytes = field(repr=False)
     stderr: bytes = field(repr=False)
 
@@ -69,7 +73,12 @@ async def run_program(
         problem = f"signal: {signal.strsignal(-run.exit_status)}".lower()
     else:
         problem = f"exit status {run.exit_status}" if run.exit_status else ""
-    return ProgramEnd(problem=problem, stdout=bytes(run.stdout), stderr=bytes(run.stderr))
+    return ProgramEnd(
+        problem=problem,
+        is_late=scope.cancelled_caught,
+        stdout=bytes(run.stdout),
+        stderr=bytes(run.stderr),
+    )
 
 
 @define(eq=False)

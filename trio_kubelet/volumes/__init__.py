@@ -95,12 +95,13 @@ def local_volumes(
     objects = data or NoReferences()
     ownership = VolumeOwnership(threads.owning, node.recorder)
     collector = Collector(data=objects, allocatable=node.allocatable)
+    nfs = NFSVolume(folders, threads, parts.privileged)
     plugins: dict[str, VolumePlugin] = {
         "empty_dir": EmptyDir(folders, memory_available, threads),
         "host_path": HostPath(threads.host_paths),
         "image": ImageVolume(),
         "local": LocalVolume(folders, threads, ownership, node.recorder),
-        "nfs": NFSVolume(folders, threads, parts.privileged),
+        "nfs": nfs,
         **{
             field: ConfigurationVolume(kind, collector.collect, parts=parts)
             for field, kind in KINDS.items()
@@ -122,7 +123,14 @@ def local_volumes(
         devices |= attached
     resolver = VolumeResolver(objects, node.object)
     return Volumes(
-        folders, resolver, plugins, threads, devices, flex=flex, disks=tuple(attached.values())
+        folders,
+        resolver,
+        plugins,
+        threads,
+        devices,
+        flex=flex,
+        nfs=nfs,
+        disks=tuple(attached.values()),
     )
 
 

@@ -35,6 +35,7 @@ from trio_kubelet.volumes.empty_dir import EmptyDir
 from trio_kubelet.volumes.flex_volume import FlexVolumes
 from trio_kubelet.volumes.folders import PodFolders, plugin_folder
 from trio_kubelet.volumes.mount import unmount
+from trio_kubelet.volumes.nfs import NFSVolume
 from trio_kubelet.volumes.operations import VolumeOperations
 from trio_kubelet.volumes.plugin import (
     VOLUMES_AT_ONCE,
@@ -73,7 +74,7 @@ class Volumes:
 
     `plugins` maps the field that a source stands in (`empty_dir`), of a pod or of a persistent
     volume, to its plugin. Every method that touches the disk does so in one of the `threads`.
-    The drivers of `csi` and `flex` take their mounts away themselves.
+    The drivers of `csi` and `flex` take their mounts away themselves; `nfs` has programs for that.
     """
 
     _folders: PodFolders
@@ -84,6 +85,7 @@ class Volumes:
     """For volumes of the mode Block."""
     _csi: CSIVolumes | None = None
     _flex: FlexVolumes | None = None
+    _nfs: NFSVolume | None = None
     _disks: Sequence[DiskVolumes] = ()
     operations: VolumeOperations = field(factory=VolumeOperations)
 
@@ -177,6 +179,8 @@ class Volumes:
             await self._unpublish(self._csi, pod_uid, threads)
         if self._flex is not None:
             await self._flex.unmount(pod_uid, threads)
+        if self._nfs is not None:
+            await self._nfs.unmount(pod_uid, threads)
         await threads.run_sync(partial(_unmount_below, self._folders.pod(pod_uid)))
         await threads.run_sync(partial(unmap_devices, self._folders, pod_uid))
         for disks in self._disks:

@@ -1,4 +1,4 @@
-"""Volumes of NFS servers: what `mount` is told, and what comes of it."""
+"""Volumes of NFS servers: what `mount` and `umount` are told, and what comes of it."""
 
 import os
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ from trio_kubelet.k8s import (
 from trio_kubelet.k8s.kinds import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from trio_kubelet.kernel.mountinfo import mount_points, mounts_at_or_below
 from trio_kubelet.volumes import PodFolders, local_volumes, nfs
-from trio_kubelet.volumes.mount import unmount
+from trio_kubelet.volumes.mount import mount, unmount
 from trio_kubelet.volumes.nfs import mount_arguments
-from trio_kubelet.volumes.plugin import VolumesNotReady
+from trio_kubelet.volumes.plugin import VolumeBusy, VolumesNotReady
 from trio_kubelet.volumes.volumes import Volumes
 
 SOURCE = NFSVolumeSource(server="far", path="/export")
@@ -41,16 +41,23 @@ POD = Pod(
 
 @define
 class Mounter:
-    """The programs `mount` and `mount.nfs` of a host, and what `mount` was told."""
+    """The programs that mount and unmount on a host, and what they were told."""
 
     folder: Path
 
     def install(self, script: str) -> None:
-        self.folder.mkdir(exist_ok=True)
         for name in ("mount", "mount.nfs"):
-            program = self.folder / name
-            program.write_text(f'#!/bin/sh\necho "$@" >>{self.folder}/told\n{script}\n')
-            program.chmod(0o755)
+            self._write(name, script)
+
+    def unmount_by(self, script: str) -> None:
+        """Have volumes unmounted by another `umount` than the host's."""
+        self._write("umount", script)
+
+    def _write(self, name: str, script: str) -> None:
+        self.folder.mkdir(exist_ok=True)
+        program = self.folder / name
+        program.write_text(f'#!/bin/sh\necho "$@" >>{self.folder}/told\n{script}\n')
+        program.chmod(0o755)
 
     def told(self) -> list[str]:
         return (self.folder / "told").read_text().splitlines()
@@ -161,6 +168,72 @@ async def test_a_pod_that_goes_ends_the_program(volumes: Volumes, mounter: Mount
             await until_there(mounter.folder / "runs")
             nursery.cancel_scope.cancel()
     await volumes.remove_pod("u1")
+
+
+@pytest.fixture
+async def mounted(
+    volumes: Volumes, mounter: Mounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The folder of the pod's volume, which is mounted; its `umount` has little time."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    monkeypatch.setattr(nfs, "UNMOUNT_SECONDS", 0.5)
+    mounter.install(f'for last; do :; done; exec /bin/mount --bind {tmp_path} "$last"')
+    return Path((await volumes.prepare(POD))["v"].host_path)
+
+
+def is_still_mounted(path: Path) -> bool:
+    return bool(mounts_at_or_below(path.resolve(), mount_points()))
+
+
+async def test_a_mount_that_does_not_go_in_time_is_forced(
+    volumes: Volumes, mounter: Mounter, mounted: Path
+) -> None:
+    mounter.unmount_by('case "$@" in *--force*) exec /bin/umount "$@" ;; esac; exec sleep 1000')
+    await volumes.remove_pod("u1")
+    plain = f"--internal-only --no-canonicalize {mounted}"
+    forced = f"--internal-only --no-canonicalize --force {mounted}"
+    assert mounter.told()[1:] == [plain, forced]
+
+
+async def test_a_pod_whose_mount_is_gone_waits_no_longer_for_the_server_than_its_time(
+    volumes: Volumes, mounter: Mounter, folders: PodFolders, mounted: Path
+) -> None:
+    mounter.unmount_by('/bin/umount "$@"; exec sleep 1000')
+    await volumes.remove_pod("u1")
+    assert not folders.pod("u1").exists()
+    assert mounter.told()[1:] == [f"--internal-only --no-canonicalize {mounted}"]
+
+
+async def test_a_mount_that_even_force_does_not_take_away_is_told_and_kept(
+    volumes: Volumes, mounter: Mounter, mounted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nfs, "FORCED_UNMOUNT_SECONDS", 0.5)
+    mounter.unmount_by("exec sleep 1000")
+    with pytest.raises(VolumeBusy, match=r"cannot be unmounted: context deadline exceeded") as told:
+        await volumes.remove_pod("u1")
+    assert told.value.path == mounted
+    assert is_still_mounted(mounted)
+
+
+async def test_a_mount_in_use_is_not_forced(
+    volumes: Volumes, mounter: Mounter, mounted: Path
+) -> None:
+    mounter.unmount_by('exec /bin/umount "$@"')
+    (mounted / "in-use").touch()
+    with (mounted / "in-use").open(), pytest.raises(VolumeBusy, match=r"exit status 32: .*busy"):
+        await volumes.remove_pod("u1")
+    assert not any("--force" in each for each in mounter.told())
+    await volumes.remove_pod("u1")
+    assert not is_still_mounted(mounted)
+
+
+async def test_what_is_mounted_in_a_volume_goes_before_it(volumes: Volumes, mounted: Path) -> None:
+    (mounted / "inner").mkdir()
+    for place in (mounted / "inner", mounted):
+        mount("tmpfs", place, "tmpfs")
+    await volumes.remove_pod("u1")
+    assert not is_still_mounted(mounted)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
