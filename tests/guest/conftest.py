@@ -20,8 +20,8 @@ from tests.missing import do_without
 
 HERE = Path(__file__).parent
 LONGEST = (
-    *("test_cgroups", "test_integration", "test_user_namespaces", "test_service", "test_boot"),
-    *("test_machine", "test_kills", "test_slices", "test_lab_guest"),
+    *("test_remote_volumes", "test_cgroups", "test_integration", "test_user_namespaces"),
+    *("test_service", "test_boot", "test_machine", "test_kills", "test_slices", "test_lab_guest"),
 )
 
 
