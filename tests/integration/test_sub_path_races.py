@@ -13,12 +13,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
 from lab.agent import Json, pod_manifest
 from tests.integration import swapper
 from tests.integration.pods import Node, is_over, shell
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.volumes.mount import mount, unmount
-from trio_kubelet.volumes.volumes import bind_sub_path
+from trio_kubelet.volumes.sub_paths import bind_sub_path
 
 TRIES = 1000
 MOST_TRIES = 500 * TRIES
@@ -50,6 +52,11 @@ def content(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
+def bind(volume: Path, sub_path: str, target: Path) -> None:
+    """Bind a path of a volume, as the agent does. Raises OSError."""
+    trio.run(bind_sub_path, FairLimiter(1, 1).share(""), volume, sub_path, target)
+
+
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Path]:
     """A volume with two folders, and symlinks out of it that are to take their places."""
@@ -77,7 +84,7 @@ def test_no_sub_path_leads_out_of_a_volume_whose_folders_are_swapped_for_symlink
     def attempt(sub_path: str) -> bool:
         """Bind a path; False if it was refused."""
         try:
-            bind_sub_path(volume, sub_path, target)
+            bind(volume, sub_path, target)
         except OSError:
             return False
         assert target.stat().st_dev == device, sub_path
@@ -106,7 +113,7 @@ def test_a_sub_path_is_bound_while_others_rename_what_they_like(
         for one, other in zip(others[::2], others[1::2], strict=True):
             stack.enter_context(swapped(one, other))
         for _ in range(TRIES):
-            bind_sub_path(volume, "hop", target)
+            bind(volume, "hop", target)
             unmount(target)
 
 
