@@ -7,6 +7,7 @@ import pytest
 
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.cpu_policy import (
+    STAGES,
     CpuPolicyOptions,
     cpu_policy_options,
     validate_cpu_manager,
@@ -113,3 +114,9 @@ def test_the_policy_none_has_no_options() -> None:
 def test_options_are_read_as_go_reads_them() -> None:
     words = {"full-pcpus-only": "T", "align-by-socket": "0"}
     assert cpu_policy_options(words) == CpuPolicyOptions(full_pcpus_only=True)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_each_option_is_switched_on_by_its_own_name(name: str) -> None:
+    on = CpuPolicyOptions(**{name.replace("-", "_"): True})
+    assert cpu_policy_options({name: "true"}) == on
