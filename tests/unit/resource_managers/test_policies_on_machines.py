@@ -99,6 +99,7 @@ def given(shape: Shape, policy: str, wanted: str, options: str, *, by_pod: bool)
         (FOUR_NODES, RESTRICTED, "9", BY_SOCKET, "4-7,16,20-23"),
         (FOUR_NODES, RESTRICTED, "5", BY_SOCKET, "1-2,16-18"),
         (FOUR_NODES, RESTRICTED, "16", BY_SOCKET, "8-15,24-31"),
+        (FOUR_NODES, RESTRICTED, "5 5 6", BY_SOCKET, "1-2,16-18 3-5,19-20 8-10,24-26"),
         # No second threads, or not of all cores
         (SMT_OFF, SINGLE, "3", "", "1-3"),
         (SMT_OFF, SINGLE, "4", "", "4-7"),
