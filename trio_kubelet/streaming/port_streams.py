@@ -6,13 +6,15 @@ pod, and a program in Go ends at its 10,000th thread. So the streams of all clie
 the frames of SPDY that pass. Who opens one too many loses his connection: the heads of later
 streams cannot be read without those before.
 
-A stream is over when the runtime ends it. One that the client gives up before counts on, for the
-time in which the runtime may still try to reach the port.
+A stream is over when the runtime ends it. One that the client gives up before counts on: for the
+time in which the runtime may still try to reach the port, or, if the port has answered in it, for
+that in which the runtime lets go of it. `kubectl` gives up each stream that it has read to its end.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from heapq import heappop, heappush
 
 import structlog
 import trio
@@ -32,6 +34,8 @@ MOST_STREAMS = 4096
 MOST_OF_A_NAMESPACE = 1024
 GIVEN_UP_SECONDS = 135.0
 """Linux tries for 127 s to connect with a port that does not answer."""
+ANSWERED_SECONDS = 2.0
+"""A runtime waits for a second until it drops what a port goes on to send."""
 
 
 @define
@@ -39,13 +43,13 @@ class StreamCounts:
     """The streams that the runtime has open for clients, by namespace; `now` is in seconds."""
 
     _open: Counter[str] = field(factory=Counter)
-    _given_up: deque[tuple[float, str, int]] = field(factory=deque)
-    """When how many that were given up count no more."""
+    _given_up: list[tuple[float, str, int]] = field(factory=list)
+    """A heap: when how many that were given up count no more."""
 
     def take(self, namespace: str, count: int, now: float) -> bool:
         """Count more streams; False, and none is counted, if there are too many."""
         while self._given_up and self._given_up[0][0] <= now:
-            _, of, over = self._given_up.popleft()
+            _, of, over = heappop(self._given_up)
             self.give_back(of, over)
         most, all_ = self._open[namespace] + count, self._open.total() + count
         if most > MOST_OF_A_NAMESPACE or all_ > MOST_STREAMS:
@@ -67,12 +71,12 @@ class StreamCounts:
         try:
             yield
         finally:
-            self.give_up(namespace, count, trio.current_time())
+            self.give_up(namespace, count, trio.current_time() + GIVEN_UP_SECONDS)
 
-    def give_up(self, namespace: str, count: int, now: float) -> None:
-        """Count streams no more in a while: the runtime may have them open as long."""
+    def give_up(self, namespace: str, count: int, until: float) -> None:
+        """Count streams no more from a time on: the runtime may have them open as long."""
         if count:
-            self._given_up.append((now + GIVEN_UP_SECONDS, namespace, count))
+            heappush(self._given_up, (until, namespace, count))
 
 
 class CountedStreams(trio.abc.Stream):
@@ -84,6 +88,8 @@ class CountedStreams(trio.abc.Stream):
         self._namespace = place.owner
         self._counts = counts
         self._open = set[int]()
+        self._answered = set[int]()
+        """Of those, the ones in which the port has sent something."""
         self._of_client, self._of_runtime = StreamChanges(), StreamChanges()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -95,8 +101,7 @@ class CountedStreams(trio.abc.Stream):
                 if change is StreamChange.OPENED:
                     self._take(stream)
                 elif change is StreamChange.RESET and stream in self._open:
-                    self._open.discard(stream)
-                    self._counts.give_up(self._namespace, 1, trio.current_time())
+                    self._give_up(stream)
             if self._of_client.has_more:
                 await self._place.turn()
         return data
@@ -106,8 +111,13 @@ class CountedStreams(trio.abc.Stream):
         self._of_runtime.feed(bytes(data))
         while self._of_runtime.has_more:
             for change, stream in self._of_runtime.changes():
-                if change is not StreamChange.OPENED and stream in self._open:
+                if stream not in self._open or change is StreamChange.OPENED:
+                    continue
+                if change is StreamChange.SENT:
+                    self._answered.add(stream)
+                else:
                     self._open.discard(stream)
+                    self._answered.discard(stream)
                     self._counts.give_back(self._namespace)
             if self._of_runtime.has_more:
                 await self._place.turn()
@@ -119,8 +129,8 @@ class CountedStreams(trio.abc.Stream):
 
     async def aclose(self) -> None:
         """Give up the streams that are open, and close the client."""
-        self._counts.give_up(self._namespace, len(self._open), trio.current_time())
-        self._open.clear()
+        for stream in tuple(self._open):
+            self._give_up(stream)
         await self._client.aclose()
 
     def _take(self, stream: int) -> None:
@@ -131,3 +141,9 @@ class CountedStreams(trio.abc.Stream):
             log.warning(TOO_MANY, namespace=self._namespace)
             raise trio.BrokenResourceError(TOO_MANY)
         self._open.add(stream)
+
+    def _give_up(self, stream: int) -> None:
+        seconds = ANSWERED_SECONDS if stream in self._answered else GIVEN_UP_SECONDS
+        self._open.discard(stream)
+        self._answered.discard(stream)
+        self._counts.give_up(self._namespace, 1, trio.current_time() + seconds)

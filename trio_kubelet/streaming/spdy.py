@@ -112,6 +112,8 @@ class StreamChange(Enum):
     """What one end of a connection says of a stream."""
 
     OPENED = auto()
+    SENT = auto()
+    """Data came in it, and more may come."""
     ENDED = auto()
     RESET = auto()
 
@@ -124,7 +126,7 @@ _CHANGES: Mapping[int, StreamChange] = {
 
 @define
 class StreamChanges:
-    """Reads which streams one end opens, ends and resets; what is in them is passed over."""
+    """Reads which streams one end opens, uses, ends and resets; their data is passed over."""
 
     has_more: bool = False
     """True if what has come already may not all be read."""
@@ -164,7 +166,7 @@ class StreamChanges:
         first, second = _HEAD.unpack_from(self._buffer, position)
         size = second & _SIZE
         if not first & _CONTROL:
-            return first, StreamChange.ENDED if second & _FIN else None, size
+            return first, StreamChange.ENDED if second & _FIN else StreamChange.SENT, size
         change = _CHANGES.get(first & _TYPE)
         if change is None or size < _ID.size:
             return 0, None, size

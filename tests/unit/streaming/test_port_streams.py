@@ -9,6 +9,7 @@ import trio.testing
 from tests.hostile.streams import SpdyStreams
 from trio_kubelet.server.connections import Place
 from trio_kubelet.streaming.port_streams import (
+    ANSWERED_SECONDS,
     GIVEN_UP_SECONDS,
     MOST_OF_A_NAMESPACE,
     MOST_STREAMS,
@@ -37,7 +38,8 @@ def test_changes_are_read_however_their_frames_are_cut(size: int) -> None:
     data += data_frame(1, b"", is_last=True)
     pieces = [data[begin : begin + size] for begin in range(0, len(data), size)]
     opened = [(StreamChange.OPENED, 1), (StreamChange.OPENED, 3)]
-    assert changes(pieces) == [*opened, (StreamChange.RESET, 3), (StreamChange.ENDED, 1)]
+    sent = (StreamChange.SENT, 3)
+    assert changes(pieces) == [*opened, sent, (StreamChange.RESET, 3), (StreamChange.ENDED, 1)]
 
 
 def test_a_namespace_has_its_share_and_all_have_theirs() -> None:
@@ -54,7 +56,7 @@ def test_a_namespace_has_its_share_and_all_have_theirs() -> None:
 def test_what_a_client_gives_up_counts_on_for_a_while() -> None:
     counts = StreamCounts()
     assert counts.take("n", MOST_OF_A_NAMESPACE, now=0)
-    counts.give_up("n", MOST_OF_A_NAMESPACE, now=1)
+    counts.give_up("n", MOST_OF_A_NAMESPACE, until=GIVEN_UP_SECONDS + 1)
     assert not counts.take("n", 1, now=GIVEN_UP_SECONDS)
     assert counts.take("n", MOST_OF_A_NAMESPACE, now=GIVEN_UP_SECONDS + 1)
 
@@ -79,6 +81,19 @@ async def test_streams_that_the_runtime_has_ended_make_room() -> None:
         last = 4 * request + 3
         for stream in (last - 2, last):
             await forwarded.counted.send_all(data_frame(stream, b"x", is_last=True))
+
+
+async def test_streams_that_their_client_resets_when_it_has_read_them_make_room_soon(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    forwarded, streams = Forwarded(StreamCounts()), SpdyStreams()
+    for request in range(2 * MOST_OF_A_NAMESPACE):
+        await forwarded.sends(streams.port(PORT, request))
+        last = 4 * request + 3
+        await forwarded.counted.send_all(data_frame(last, b"an answer"))
+        await forwarded.counted.send_all(data_frame(last - 2, b"", is_last=True))
+        await forwarded.sends(streams.reset())
+        await trio.sleep(2 * ANSWERED_SECONDS / MOST_OF_A_NAMESPACE)
 
 
 @pytest.mark.parametrize("is_reset", [True, False], ids=["reset", "cut-off"])
