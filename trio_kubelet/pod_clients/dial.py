@@ -41,6 +41,8 @@ _OF_THIS_NODE = frozenset(
     }
 )
 """Error numbers that stand for a lack of descriptors, memory or local ports."""
+LONGEST_NAME = 253
+"""In characters: no name of a host is longer, and one that is takes seconds to be looked up."""
 OTHER_FAMILY_SECONDS = 0.3
 """The time that addresses of the first family have before one of the other is tried beside them."""
 
@@ -76,6 +78,8 @@ class Dialer:
         soon, as by Go. Cancelled, it leaves nothing, except that the lookup of a name ends on its
         own.
         """
+        if len(host) > LONGEST_NAME:
+            raise DialError(f"dial tcp: lookup {host[:LONGEST_NAME]}…: no such host")
         addresses = _numeric(host, port) or await self._look_up(host, port, share)
         first = [each for each in addresses if each[0] == addresses[0][0]]
         other = [each for each in addresses if each[0] != addresses[0][0]]

@@ -69,6 +69,15 @@ async def test_a_port_that_takes_connections_is_well() -> None:
         assert (await connect(port)).outcome is ProbeOutcome.SUCCESS
 
 
+async def test_a_name_that_is_too_long_for_a_host_is_not_looked_up() -> None:
+    action = TCPSocketAction(host="ü." * 100_000, port=IntOrString(80))
+    came = await probe_tcp(Dialer(), action, Container(), LOOPBACK, 1, ProbeShare())
+    assert came.outcome is ProbeOutcome.FAILURE
+    assert came.output.startswith("dial tcp: lookup ü.ü.")
+    assert came.output.endswith("…: no such host")
+    assert len(came.output) < 300
+
+
 async def test_a_port_that_refuses_connections_fails() -> None:
     with closed_port() as bound:
         port = port_of(bound)
