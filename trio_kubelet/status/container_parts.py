@@ -33,6 +33,8 @@ LEAST_CPU_LIMIT_MILLICORES = 10
 
 _SHARES_PER_CPU = 1024
 _NOTHING = Quantity(0)
+_REMEMBERED_CHARACTERS = 512
+"""Of the texts of a mount; nothing else bounds a path."""
 
 
 def actual_resources(
@@ -89,7 +91,6 @@ def _memory_limit(told: ObservedResources) -> Quantity | None:
     return Quantity.from_bytes(told.memory_limit_bytes) if told.memory_limit_bytes > 0 else None
 
 
-@lru_cache(16_384)  # A pod may have thousands, and two statuses are compared each time.
 def mount_status(
     name: str, mount_path: str, read_only: bool, recursive: bool, image_ref: str = ""
 ) -> VolumeMountStatus:
@@ -97,6 +98,14 @@ def mount_status(
 
     `image_ref` names the image of an image volume, with its digest.
     """
+    is_short = len(name) + len(mount_path) + len(image_ref) <= _REMEMBERED_CHARACTERS
+    make = _remembered_mount_status if is_short else _mount_status
+    return make(name, mount_path, read_only, recursive, image_ref)
+
+
+def _mount_status(
+    name: str, mount_path: str, read_only: bool, recursive: bool, image_ref: str
+) -> VolumeMountStatus:
     mode = ""
     if read_only:
         modes = RecursiveReadOnlyMode
@@ -110,6 +119,10 @@ def mount_status(
         if image_ref
         else None,
     )
+
+
+# A pod may have thousands, and two statuses are compared each time.
+_remembered_mount_status = lru_cache(16_384)(_mount_status)
 
 
 def asks_for_recursive_read_only(mount: VolumeMount) -> bool:

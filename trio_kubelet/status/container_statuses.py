@@ -161,7 +161,7 @@ def _blank_status(
             mount_status(
                 mount.name,
                 mount.mount_path,
-                mount.read_only,
+                bool(mount.read_only),
                 context.recursive_read_only and asks_for_recursive_read_only(mount)
                 if made is None
                 else path_in_container(mount) in made.recursively_read_only,

@@ -1,5 +1,7 @@
 """Statuses of mounts: read only, recursively or not, as far as the runtime can."""
 
+import tracemalloc
+
 from attrs import evolve
 
 from tests.unit.status.pods import NOTHING, RUNNING, a_pod, instance, sandbox, seen, status_of
@@ -20,6 +22,17 @@ def mounted(
     status = status_of(pod, observed, node=NodeIdentity(recursive_read_only=able))
     ((shown,),) = (each.volume_mounts for each in status.container_statuses)
     return shown
+
+
+def test_no_long_path_is_kept_when_its_pod_has_gone() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            mounted(VolumeMount(name="v", mount_path=f"/{number}" + "v" * 1_000_000))
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 4_000_000
 
 
 def test_a_read_only_mount_says_whether_it_will_be_recursively_so() -> None:
