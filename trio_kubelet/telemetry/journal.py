@@ -101,7 +101,7 @@ class Journal:
             Entry(
                 time_ns=self._clock.now_ns(),
                 kind=machine,
-                key=key,
+                key=_cut(key),
                 event=made.event,
                 cause=_cut(made.cause),
                 source=made.source,
@@ -126,7 +126,7 @@ class Journal:
             Entry(
                 time_ns=self._clock.now_ns(),
                 kind=kind,
-                key=key,
+                key=_cut(key),
                 event=event,
                 cause=_cut(cause),
                 duration_seconds=duration_seconds,

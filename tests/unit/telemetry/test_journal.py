@@ -105,7 +105,9 @@ async def test_texts_are_cut() -> None:
         source="a", event="e", target="b", cause="x" * 5000, details={"d": "y" * 5000}
     )
     journal.transition("probe", "default/web/c", made)
+    journal.note("volume", "y" * 5000, "Staged", "x" * 5000)
     for entry in journal.entries():
+        assert len(entry.key) <= 1025
         assert {len(entry.cause), *map(len, entry.details.values())} == {1025}
 
 
