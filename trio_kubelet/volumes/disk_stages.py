@@ -16,7 +16,7 @@ from trio_kubelet.k8s import PersistentVolumeAccessMode, Pod
 from trio_kubelet.kernel.mountinfo import is_mounted, mount_points
 from trio_kubelet.references import ObjectError
 from trio_kubelet.volumes.disk_file_systems import FileSystem, mount_disk
-from trio_kubelet.volumes.disks import AttachedDisk, DiskKind, DiskRecords
+from trio_kubelet.volumes.disks import AttachedDisk, DiskKind, DiskRecords, KnownDisks
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders, plugin_folder
 from trio_kubelet.volumes.mount import unmount
 from trio_kubelet.volumes.operations import UNMAP_DEVICE, UNMOUNT_DEVICE
@@ -83,6 +83,8 @@ class DiskStages:
     kinds: Mapping[str, DiskKind] = field(init=False)
     """The same by the names of plugins."""
     records: DiskRecords = field(init=False)
+    _known: KnownDisks = field(init=False, factory=KnownDisks)
+    """Read off the records before anything is staged; the tasks of disks keep it up to date."""
 
     def __attrs_post_init__(self) -> None:
         self.records = DiskRecords(self.folders)
@@ -108,9 +110,9 @@ class DiskStages:
             target = disk.mount_point(self.folders.root)
             # What a Go kubelet has mounted was attached by it, for this node.
             if not await threads.run_sync(partial(is_mounted, target)):
-                others = await threads.run_sync(partial(self.records.others, disk))
-                disk = await kind.with_what_is_there(disk, others)
+                disk = await kind.with_what_is_there(disk, self._known.others(disk))
             disk = await threads.run_sync(partial(self.records.write, disk))
+            self._known.add(disk)
 
         async def work() -> None:
             with _errors_of(volume.spec_name, step):
@@ -140,11 +142,12 @@ class DiskStages:
         async def work() -> None:
             with _errors_of(disk.volume, _UNMOUNT_DEVICE):
                 await threads.run_sync(partial(_unmount, target))
-                others = await threads.run_sync(partial(self.records.others, disk))
+                others = self._known.others(disk)
                 if all(each.name != disk.name for each in others):
                     await self.kinds[disk.plugin].detach(disk, others)
                 await threads.run_sync(partial(_remove_folders, target, len(disk.folder)))
                 await threads.run_sync(partial(self.records.remove, disk))
+                self._known.remove(disk)
 
         return work
 
@@ -152,6 +155,7 @@ class DiskStages:
         """Read off the disk which volumes there are, and who uses which. Blocks; raises OSError."""
         stages: dict[VolumeStage, bool] = {}
         for disk in self.records.all():
+            self._known.add(disk)
             if disk.plugin in self.kinds:
                 stages[self.stage(disk)] = self._is_staged(disk)
         users = [(uid, self.stage(disk)) for uid, disk in self.records.users(tuple(self.kinds))]

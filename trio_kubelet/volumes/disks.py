@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import orjson
 import structlog
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from trio_kubelet.k8s import Pod
 from trio_kubelet.kernel.whole_files import remove_whole, write_whole
@@ -48,6 +48,11 @@ class AttachedDisk:
     def digest(self) -> str:
         """The disk and its use as part of a path."""
         return hashlib.sha256(f"{self.name}\0{self.is_block}".encode()).hexdigest()
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Its plugin and target: disks of the same may share sessions."""
+        return self.plugin, str(self.source.get("target") or self.name)
 
     def mount_point(self, root: Path) -> Path:
         """Return where its file system is mounted for all pods. Raises ValueError."""
@@ -131,10 +136,6 @@ class DiskRecords:
         """Remove the record of a disk. Raises OSError."""
         remove_whole(self._path(disk))
 
-    def others(self, disk: AttachedDisk) -> Sequence[AttachedDisk]:
-        """Return the disks of the same plugin that have a record."""
-        return [each for each in self.all() if each.plugin == disk.plugin and each != disk]
-
     def all(self) -> Sequence[AttachedDisk]:
         """Return all disks that have a record."""
         paths = sorted((self.folders.root / RECORDS).glob(f"[!.]*{_RECORD}"))
@@ -165,6 +166,30 @@ class DiskRecords:
 
     def _of_pod(self, uid: str, plugin: str, volume: str) -> Path:
         return self.folders.plugin(uid, plugin, f"{volume}{_RECORD}")
+
+
+@define(eq=False)
+class KnownDisks:
+    """The disks that have a record, in memory: a staging is to read no record but its own."""
+
+    _groups: dict[tuple[str, str], dict[AttachedDisk, AttachedDisk]] = field(
+        init=False, factory=dict
+    )
+
+    def add(self, disk: AttachedDisk) -> None:
+        """A disk has a record, or another one than before."""
+        self._groups.setdefault(disk.group, {})[disk] = disk
+
+    def remove(self, disk: AttachedDisk) -> None:
+        """A disk has no record any more; one that had none is fine."""
+        group = self._groups.get(disk.group, {})
+        group.pop(disk, None)
+        if not group:
+            self._groups.pop(disk.group, None)
+
+    def others(self, disk: AttachedDisk) -> Sequence[AttachedDisk]:
+        """Return the disks that have something in common with another one."""
+        return [each for each in self._groups.get(disk.group, {}).values() if each != disk]
 
 
 def _read(path: Path) -> AttachedDisk | None:

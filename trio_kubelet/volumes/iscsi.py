@@ -180,17 +180,8 @@ class ISCSIDisks:
     ) -> AttachedDisk:
         """Return a disk with the portals that have sessions, which are of no other volume."""
         lun = ISCSILun.of_record(disk)
-        sessions = await self._paths.threads.run_sync(self._disks.sessions)
-        own = {
-            each.key(portal)
-            for each in map(ISCSILun.of_record, others)
-            for portal in each.own_portals
-        }
-        found = tuple(
-            portal
-            for portal in lun.portals
-            if _of_portal(sessions, lun, portal) and lun.key(portal) not in own
-        )
+        look = partial(self._found_portals, lun, others)
+        found = await self._paths.threads.run_sync(look)
         return evolve(disk, source=evolve(lun, found_portals=found).to_record())
 
     async def attach(self, disk: AttachedDisk, pod: Pod, volume: ResolvedVolume) -> Path:
@@ -244,6 +235,20 @@ class ISCSIDisks:
                 disks = self._disks.disks_of_session(session)
                 found += [disks[lun.lun]] if lun.lun in disks else []
         return found
+
+    def _found_portals(self, lun: ISCSILun, others: Sequence[AttachedDisk]) -> tuple[str, ...]:
+        """Return the portals that have sessions which were not made for `others`. Blocks."""
+        own = {
+            each.key(portal)
+            for each in map(ISCSILun.of_record, others)
+            for portal in each.own_portals
+        }
+        sessions = self._disks.sessions()
+        return tuple(
+            portal
+            for portal in lun.portals
+            if lun.key(portal) not in own and _of_portal(sessions, lun, portal)
+        )
 
     def _unused_portals(self, lun: ISCSILun) -> Sequence[str]:
         """Return the portals whose sessions were made for volumes and have no disk in use."""

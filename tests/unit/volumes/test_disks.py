@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import orjson
 import pytest
 import trio
 import trio.testing
@@ -42,6 +43,7 @@ from trio_kubelet.volumes import (
     local_volumes,
     staged_volumes,
 )
+from trio_kubelet.volumes.disks import AttachedDisk, KnownDisks
 from trio_kubelet.volumes.iscsi import ISCSIDisks
 from trio_kubelet.volumes.iscsi_database import ISCSIDatabase
 from trio_kubelet.volumes.mount import unmount
@@ -232,3 +234,43 @@ async def test_a_name_that_leads_elsewhere_is_refused(machine: Machine) -> None:
             await volumes.prepare(a_pod("a", iqn="iqn.x/../../.."))
         await volumes.tear_down("a")
     assert machine.told() == []
+
+
+@needs_root
+async def test_the_next_disk_of_a_target_is_staged_without_the_records_of_others(
+    machine: Machine,
+) -> None:
+    async with machine.agent() as volumes:
+        await volumes.prepare(a_pod("a"))
+        (first,) = machine.folder.glob("kubelet/disks/*.json")
+        known = first.read_bytes()
+        first.write_text("not read")
+        with pytest.raises(VolumesNotReady):
+            await volumes.prepare(a_pod("b", lun=7))
+        (second,) = set(machine.folder.glob("kubelet/disks/*.json")) - {first}
+        assert orjson.loads(second.read_bytes())["source"]["foundPortals"] == []
+        first.write_bytes(known)
+        for uid in ("a", "b"):
+            await volumes.tear_down(uid)
+        await machine.until_unused()
+
+
+def test_disks_have_to_do_with_those_of_their_target_alone() -> None:
+    known = KnownDisks()
+    one, of_same_target, other = (
+        AttachedDisk(
+            plugin="kubernetes.io/iscsi",
+            name=name,
+            is_block=False,
+            folder=(name,),
+            volume="v",
+            source={"target": target},
+        )
+        for name, target in (("a", TARGET), ("b", TARGET), ("c", "iqn.other"))
+    )
+    for each in (one, of_same_target, other):
+        known.add(each)
+    assert known.others(one) == [of_same_target]
+    assert known.others(other) == []
+    known.remove(of_same_target)
+    assert known.others(one) == []

@@ -27,6 +27,8 @@ TOO_MANY_RESOURCES = "TooManyResources"
 TOO_MANY_CLAIMS = "TooManyResourceClaims"
 MAX_ITEMS = 4096
 """Of volumes, and of mounts and ports of all containers: configs and statuses go over them."""
+MAX_DISKS = 128
+"""Of the sources iscsi and fc: each has a task, records and programs of its own."""
 MAX_AMOUNTS = 8192
 """Of requests and limits: 500 containers may name sixteen resources in each."""
 MAX_RESOURCES = 128
@@ -44,12 +46,14 @@ def too_many_items(pod: Pod) -> Rejection | None:
     mounts = sum(len(container.volume_mounts) for container in containers)
     ports = sum(len(container.ports) for container in containers)
     uses = sum(len(each.resources.claims) for each in containers if each.resources is not None)
+    disks = sum(each.iscsi is not None or each.fc is not None for each in spec.volumes)
     amounts = _amounts(pod)
     names = set(chain.from_iterable(amounts))
     both = "spec.initContainers and spec.containers"
     for reason, what, count, limit in (
         (TOO_MANY_CONTAINERS, both, len(containers), MAX_CONTAINERS),
         ("TooManyVolumes", "spec.volumes", len(spec.volumes), MAX_ITEMS),
+        ("TooManyVolumes", "spec.volumes[*].iscsi and fc", disks, MAX_DISKS),
         ("TooManyVolumeMounts", "spec.containers[*].volumeMounts", mounts, MAX_ITEMS),
         ("TooManyPorts", "spec.containers[*].ports", ports, MAX_ITEMS),
         (TOO_MANY_CLAIMS, "spec.resourceClaims", len(spec.resource_claims), MAX_CLAIMS),

@@ -13,6 +13,7 @@ from trio_kubelet.sync.admission.node_features import (
     MAX_CLAIM_USES,
     MAX_CLAIMS,
     MAX_CONTAINERS,
+    MAX_DISKS,
     MAX_ITEMS,
     MAX_RESOURCES,
     missing_user_namespace,
@@ -96,6 +97,13 @@ def with_resources(count: int) -> Pod:
     )
 
 
+def with_disks(count: int) -> Pod:
+    """A pod with so many disks that it names itself, of both sources."""
+    iscsi = {"name": "i", "iscsi": {"targetPortal": "a", "iqn": "iqn.a", "lun": 1}}
+    fibre_channel = {"name": "f", "fc": {"wwids": ["a"]}}
+    return make_pod(volumes=[iscsi] * (count // 2) + [fibre_channel] * (count - count // 2))
+
+
 def test_five_hundred_containers_may_have_all_resources_of_a_node() -> None:
     names = ("cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi", "a.b/device")
     amounts = dict.fromkeys(names, "1Gi")
@@ -110,6 +118,7 @@ def test_five_hundred_containers_may_have_all_resources_of_a_node() -> None:
     [
         ("TooManyContainers", lambda n: make_pod(initContainers=named(n - 1)), MAX_CONTAINERS),
         ("TooManyVolumes", lambda n: make_pod(volumes=named(n)), MAX_ITEMS),
+        ("TooManyVolumes", with_disks, MAX_DISKS),
         ("TooManyVolumeMounts", lambda n: in_two("volumeMounts", *named(n)), MAX_ITEMS),
         ("TooManyPorts", lambda n: in_two("ports", *[{"containerPort": 1}] * n), MAX_ITEMS),
         ("TooManyResourceClaims", lambda n: make_pod(resourceClaims=named(n)), MAX_CLAIMS),
