@@ -5,6 +5,7 @@ all is never formatted.
 """
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -34,17 +35,30 @@ _NO_RESERVE = ("-F", "-m0")
 _MKFS_OPTIONS = {"ext3": _NO_RESERVE, "ext4": _NO_RESERVE, "xfs": ("-f",)}
 
 
+_FS_TYPE = re.compile(r"[a-z0-9_.-]{1,32}")
+"""It becomes part of the name of a program, `mkfs.TYPE`, and so must not lead to another folder."""
+
+
 class MissingToolError(OSError):
     """A program of the host that is needed is not installed; the text says which."""
 
 
 @frozen(kw_only=True)
 class FileSystem:
-    """The file system that a volume asks for; without a type, that which is there, or ext4."""
+    """The file system that a volume asks for; without a type, that which is there, or ext4.
+
+    Raises ValueError for a type that cannot be the name of one.
+    """
 
     fs_type: str = ""
     options: tuple[str, ...] = ()
     read_only: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.fs_type and not _FS_TYPE.fullmatch(self.fs_type):
+            raise ValueError(
+                f"fsType: Invalid value: {self.fs_type[:64]!r}: must be {_FS_TYPE.pattern}"
+            )
 
     @property
     def mount_options(self) -> str:

@@ -107,7 +107,7 @@ class DiskStages:
         kind, threads = self.kinds[disk.plugin], self.volumes.threads
         step = ATTACH_DEVICE if disk.is_block else ATTACH
         with _errors_of(volume.spec_name, step):
-            target = disk.mount_point(self.folders.root)
+            target, wanted = disk.mount_point(self.folders.root), file_system(volume)
             # What a Go kubelet has mounted was attached by it, for this node.
             if not await threads.run_sync(partial(is_mounted, target)):
                 disk = await kind.with_what_is_there(disk, self._known.others(disk))
@@ -121,7 +121,7 @@ class DiskStages:
                 with _errors_of(volume.spec_name, MOUNT_DEVICE):
                     await threads.run_sync(partial(make_folders, target, FOLDER_MODE))
                     if not await threads.run_sync(partial(is_mounted, target)):
-                        await mount_disk(device, target, file_system(volume))
+                        await mount_disk(device, target, wanted)
 
         return work
 
@@ -174,7 +174,7 @@ class DiskStages:
 
 
 def file_system(volume: ResolvedVolume) -> FileSystem:
-    """Return the file system that a volume wants on its disk."""
+    """Return the file system that a volume wants on its disk. Raises ValueError."""
     source = volume.source
     modes = () if volume.persistent is None else volume.persistent.spec.access_modes
     only_read = modes == (PersistentVolumeAccessMode.READ_ONLY_MANY,)

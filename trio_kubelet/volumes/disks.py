@@ -23,6 +23,22 @@ log = structlog.get_logger("volumes")
 RECORDS = "disks"
 """The folder of records below the root folder."""
 _RECORD = ".json"
+MAX_NAME_BYTES = 1024
+"""Of a disk: the Node has the names of all that are in use, of all pods."""
+
+
+def require_few(what: str, items: Sequence[str], most: int, most_bytes: int) -> None:
+    """Check how many texts a field of a source has, and how long they are. Raises ValueError."""
+    if len(items) > most:
+        raise ValueError(f"{what}: Too many: {len(items)}: must have at most {most} items")
+    for each in items:
+        require_short(what, each, most_bytes)
+
+
+def require_short(what: str, text: str, most_bytes: int) -> None:
+    """Check the length of a text. Raises ValueError."""
+    if len(text.encode()) > most_bytes:
+        raise ValueError(f"{what}: Too long: may not be more than {most_bytes} bytes")
 
 
 @frozen(kw_only=True)

@@ -12,8 +12,12 @@ from attrs import define, field, frozen
 from trio_kubelet.k8s import FCVolumeSource, Pod
 from trio_kubelet.kernel.scsi_disks import SCSIDisks
 from trio_kubelet.volumes.disk_paths import DiskPaths
-from trio_kubelet.volumes.disks import AttachedDisk
+from trio_kubelet.volumes.disks import MAX_NAME_BYTES, AttachedDisk, require_few, require_short
 from trio_kubelet.volumes.resolved import ResolvedVolume
+
+MAX_WWNS = 16
+"""Of the targets of a disk, or of its own: a disk has a path to each, and each is in its name."""
+MAX_WWN_BYTES = 128
 
 
 @frozen(kw_only=True)
@@ -63,9 +67,11 @@ class FCDisks:
     def disk(self, volume: ResolvedVolume) -> AttachedDisk:
         """Return the disk of a volume, with places and names as in the Go kubelet.
 
-        Raises ValueError for a source that names neither targets with a LUN nor WWIDs.
+        Raises ValueError for a source that names neither targets with a LUN nor WWIDs, or too many.
         """
         source = volume.source_as(FCVolumeSource)
+        require_few("fc.targetWWNs", source.target_wwns, MAX_WWNS, MAX_WWN_BYTES)
+        require_few("fc.wwids", source.wwids, MAX_WWNS, MAX_WWN_BYTES)
         if source.target_wwns and source.lun is not None:
             found = FCDisk(targets=source.target_wwns, lun=source.lun)
             name = f"[{' '.join(source.target_wwns)}]:{source.lun}"
@@ -75,6 +81,7 @@ class FCDisks:
             name, folder = f"[{' '.join(source.wwids)}]", "-".join(source.wwids)
         else:
             raise ValueError("fc must have targetWWNs and lun, or wwids")
+        require_short("fc: the name of the disk", name, MAX_NAME_BYTES)
         return AttachedDisk(
             plugin=self.name,
             name=name,

@@ -18,13 +18,18 @@ from trio_kubelet.tasks.keyed_locks import KeyedLocks
 from trio_kubelet.tasks.programs import ProgramEnd
 from trio_kubelet.volumes.disk_file_systems import failure, run_tool
 from trio_kubelet.volumes.disk_paths import DiskPaths
-from trio_kubelet.volumes.disks import AttachedDisk
+from trio_kubelet.volumes.disks import MAX_NAME_BYTES, AttachedDisk, require_few, require_short
 from trio_kubelet.volumes.iscsi_database import ISCSIDatabase, ISCSIDatabaseError
 from trio_kubelet.volumes.resolved import ResolvedVolume
 
 CALL_SECONDS = 120.0
 """iscsiadm itself gives up a login after its own times, 15 s a try."""
 DEFAULT_PORT = "3260"
+MAX_PORTALS = 16
+"""Beside the first one: each has a session, and programs run for it one after the other."""
+MAX_PORTAL_BYTES, MAX_IQN_BYTES = 253, 223
+"""The lengths of a host's name and of an iSCSI name (RFC 3720)."""
+MAX_SHOWN_PROBLEMS = 3
 SECRET_TYPE = "kubernetes.io/iscsi-chap"  # noqa: S105 - the type of secrets, and none itself
 
 _DISCOVERY, _SESSION = "discovery.sendtargets.auth", "node.session.auth"
@@ -163,12 +168,18 @@ class ISCSIDisks:
         self._paths = DiskPaths(self._disks)
 
     def disk(self, volume: ResolvedVolume) -> AttachedDisk:
-        """Return the disk of a volume, with places and names as in the Go kubelet."""
+        """Return the disk of a volume, with places and names as in the Go kubelet.
+
+        Raises ValueError for a source with too many portals, or with too long a text.
+        """
         source = _source(volume)
+        _check_lengths(source)
+        name = f"{source.target_portal}:{source.iqn}:{source.lun}"
+        require_short("iscsi: the name of the disk", name, MAX_NAME_BYTES)
         lun = iscsi_lun(source, volume.spec_name)
         return AttachedDisk(
             plugin=self.name,
-            name=f"{source.target_portal}:{source.iqn}:{source.lun}",
+            name=name,
             folder=(f"iface-{lun.interface}", f"{lun.portals[0]}-{lun.target}-lun-{lun.lun}"),
             is_block=volume.is_block,
             volume=volume.spec_name,
@@ -201,7 +212,7 @@ class ISCSIDisks:
                 except (OSError, ISCSIDatabaseError) as error:
                     problems.append(f"portal {portal}: {error}")
             if len(problems) == len(lun.portals):
-                raise OSError(f"iscsi: {'; '.join(problems)}")
+                raise OSError(f"iscsi: {_shown(problems)}")
             return await self._paths.wait(
                 partial(self._paths_of, lun), f"LUN {lun.lun} of {lun.target}"
             )
@@ -348,6 +359,22 @@ def _source(volume: ResolvedVolume) -> ISCSISource:
     if volume.persistent is None:
         return volume.source_as(ISCSIVolumeSource)
     return volume.source_as(ISCSIPersistentVolumeSource)
+
+
+def _check_lengths(source: ISCSISource) -> None:
+    """Check a source before anything is made of it. Raises ValueError."""
+    require_short("iscsi.targetPortal", source.target_portal, MAX_PORTAL_BYTES)
+    require_few("iscsi.portals", source.portals, MAX_PORTALS, MAX_PORTAL_BYTES)
+    require_short("iscsi.iqn", source.iqn, MAX_IQN_BYTES)
+    require_short("iscsi.initiatorName", source.initiator_name or "", MAX_IQN_BYTES)
+    require_short("iscsi.iscsiInterface", source.iscsi_interface or "", MAX_PORTAL_BYTES)
+
+
+def _shown(problems: Sequence[str]) -> str:
+    """Return the first problems as one text, and how many more there are."""
+    more = len(problems) - MAX_SHOWN_PROBLEMS
+    shown = "; ".join(problems[:MAX_SHOWN_PROBLEMS])
+    return f"{shown}; {more} more failed" if more > 0 else shown
 
 
 def _secret_name(source: ISCSISource) -> str:

@@ -228,6 +228,40 @@ async def test_a_disk_waits_for_the_controller_where_there_is_one(
         await volumes.tear_down("a")
 
 
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"portals": ("a",) * 17}, "iscsi.portals: Too many: 17: must have at most 16 items"),
+        ({"portals": ("a" * 254,)}, "iscsi.portals: Too long: may not be more than 253 bytes"),
+        ({"target_portal": "a" * 254}, "iscsi.targetPortal: Too long: .* more than 253 bytes"),
+        ({"iqn": "iqn." + "ä" * 110}, "iscsi.iqn: Too long: may not be more than 223 bytes"),
+        ({"initiator_name": "i" * 224}, "iscsi.initiatorName: Too long: .* more than 223 bytes"),
+        ({"iscsi_interface": "i" * 254}, "iscsi.iscsiInterface: Too long: .* than 253 bytes"),
+        ({"fs_type": "../evil"}, "fsType: Invalid value: '../evil'"),
+        ({"fs_type": "x" * 33}, "fsType: Invalid value"),
+    ],
+)
+async def test_a_source_that_has_too_much_is_refused_before_anything_is_made(
+    machine: Machine, source: dict[str, object], said: str
+) -> None:
+    async with machine.agent() as volumes:
+        with pytest.raises(VolumesNotReady, match=said):
+            await volumes.prepare(a_pod("a", **source))
+        await volumes.tear_down("a")
+    assert machine.told() == []
+    assert list(machine.folder.glob("kubelet/disks/*")) == []
+
+
+async def test_of_many_portals_that_fail_a_few_are_told(machine: Machine) -> None:
+    machine.install("iscsiadm", "exit 5")
+    portals = tuple(f"10.0.0.{number}" for number in range(16))
+    async with machine.agent() as volumes:
+        with pytest.raises(VolumesNotReady, match=r"portal 10.0.0.1:.*; 14 more failed") as caught:
+            await volumes.prepare(a_pod("a", portals=portals))
+        assert "10.0.0.2:" not in str(caught.value)
+        await volumes.tear_down("a")
+
+
 async def test_a_name_that_leads_elsewhere_is_refused(machine: Machine) -> None:
     async with machine.agent() as volumes:
         with pytest.raises(VolumesNotReady, match="cannot name a folder"):

@@ -102,6 +102,22 @@ def test_names_and_places_are_those_of_the_go_kubelet(
     assert disk.mount_point(Path("/r")) == Path("/r/plugins/kubernetes.io/fc", folder)
 
 
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (FCVolumeSource(wwids=("a",) * 17), "fc.wwids: Too many: 17: must have at most 16 items"),
+        (FCVolumeSource(target_wwns=("a",) * 17, lun=1), "fc.targetWWNs: Too many: 17: "),
+        (FCVolumeSource(wwids=("a" * 129,)), "fc.wwids: Too long: may not be more than 128 bytes"),
+        (FCVolumeSource(wwids=("a" * 128,) * 9), "fc: the name of the disk: Too long: .* 1024 byt"),
+    ],
+)
+def test_a_source_that_has_too_much_is_refused(
+    machine: Machine, source: FCVolumeSource, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        machine.kind.disk(a_volume(source))
+
+
 async def test_the_adapters_look_for_the_lun_and_the_disk_is_found_by_its_link(
     machine: Machine,
 ) -> None:
