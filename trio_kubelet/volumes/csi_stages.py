@@ -16,6 +16,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.kernel.mountinfo import is_mounted
 from trio_kubelet.references import NoReferences, ObjectError, References
 from trio_kubelet.rpc import RpcError, rpc_words
+from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.volumes.csi_expansion import VolumeExpansions
 from trio_kubelet.volumes.csi_records import (
     StagePlace,
@@ -76,13 +77,13 @@ class CSIStage:
         """Return why the volume cannot be attached as the node has too many; "" if it may be."""
         return await self._stages.requests.why_node_is_full(self.place.key)
 
-    async def begin_staging(self, pod: Pod, volume: ResolvedVolume) -> Work:
+    async def begin_staging(self, pod: Pod, volume: ResolvedVolume, threads: Share) -> Work:
         """Write the record, and return the call of the driver; both raise VolumeError."""
-        return await self._stages.begin_staging(pod, volume, self)
+        return await self._stages.begin_staging(pod, volume, self, threads)
 
-    async def begin_unstaging(self) -> Work:
+    async def begin_unstaging(self, threads: Share) -> Work:
         """Return the call of the driver that undoes the stage; both raise VolumeError."""
-        return await self._stages.begin_unstaging(self.place)
+        return await self._stages.begin_unstaging(self.place, threads)
 
 
 @define(eq=False)
@@ -139,7 +140,9 @@ class CSIStages:
             self._contexts[stage.place] = told
         return self._contexts[stage.place]
 
-    async def begin_staging(self, pod: Pod, volume: ResolvedVolume, stage: CSIStage) -> Work:
+    async def begin_staging(
+        self, pod: Pod, volume: ResolvedVolume, stage: CSIStage, threads: Share
+    ) -> Work:
         """Write the record, and return the call of the driver; both raise VolumeError."""
         name, place = volume.spec_name, stage.place
         step = _MAP_DEVICE if place.device is not None else _MOUNT_DEVICE
@@ -152,7 +155,6 @@ class CSIStages:
                     pod, volume, capabilities, context, place.path
                 )
                 # The record is first: without one nobody would remove the folder.
-                threads = self.volumes.threads
                 await threads.run_sync(partial(write_stage_record, place, self.parts.node))
                 await threads.run_sync(partial(make_folders, place.path, FOLDER_MODE))
             except BaseException:
@@ -167,9 +169,9 @@ class CSIStages:
 
         return work
 
-    async def begin_unstaging(self, place: StagePlace) -> Work:
+    async def begin_unstaging(self, place: StagePlace, threads: Share) -> Work:
         """Return the call of the driver that undoes the stage; both raise VolumeError."""
-        handle, threads = place.key.handle, self.volumes.threads
+        handle = place.key.handle
         with _errors_of(handle, "UnmountDevice"):
             driver = await self._driver(place, "attacher.UnmountDevice")
             capabilities = await driver.capabilities()

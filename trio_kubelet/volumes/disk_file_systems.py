@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 from attrs import frozen
 
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.tasks.programs import ProgramEnd, run_program
 
 log = structlog.get_logger("volumes")
@@ -20,6 +21,8 @@ PROBE_SECONDS = 60.0
 CHECK_SECONDS = 3600.0
 """For `fsck` and `mkfs` of a large disk, which are not to be killed half done."""
 MOUNT_SECONDS = 150.0
+PROGRAMS, PROGRAMS_OF_NAMESPACE, PROGRAMS_OF_POD = 64, 8, 4
+"""At once, of one kind: a check may take an hour, and a portal that is gone some minutes."""
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 """A program that writes more is killed, and `fsck` names each thing that it corrects."""
 MAX_SHOWN_BYTES = 2048
@@ -64,6 +67,11 @@ class FileSystem:
     def mount_options(self) -> str:
         """The options for `mount`."""
         return ",".join(("ro" if self.read_only else "rw", "defaults", *sorted(set(self.options))))
+
+
+def program_limiter() -> FairLimiter:
+    """Return slots for programs of one kind, shared by namespaces and their pods."""
+    return FairLimiter(PROGRAMS, PROGRAMS_OF_NAMESPACE, PROGRAMS_OF_POD)
 
 
 async def run_tool(name: str, *arguments: str, seconds: float) -> ProgramEnd:

@@ -6,17 +6,16 @@ from pathlib import Path
 
 import structlog
 import trio
-from attrs import field, frozen
+from attrs import frozen
 
 from trio_kubelet.kernel.scsi_disks import SCSIDisks
-from trio_kubelet.tasks.fair_limiter import ALL_PODS, FairLimiter, Share
+from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.volumes.disk_file_systems import (
     PROBE_SECONDS,
     MissingToolError,
     failure,
     run_tool,
 )
-from trio_kubelet.volumes.plugin import MAX_THREADS
 
 log = structlog.get_logger("volumes")
 
@@ -31,12 +30,11 @@ FindPaths = Callable[[], Sequence[str]]
 
 @frozen
 class DiskPaths:
-    """The paths to disks. `threads` are for all that looks at them."""
+    """The paths to disks. All that blocks is done in the `threads` of those who want it."""
 
     disks: SCSIDisks
-    threads: Share = field(factory=lambda: FairLimiter(MAX_THREADS, MAX_THREADS).share(ALL_PODS))
 
-    async def wait(self, find: FindPaths, what: str) -> Path:
+    async def wait(self, find: FindPaths, what: str, threads: Share) -> Path:
         """Return the device of a disk that was scanned for. Raises OSError, naming `what`.
 
         Of several paths multipathd, where it is installed, makes one device, for which it waits;
@@ -44,8 +42,8 @@ class DiskPaths:
         """
         deadline = trio.current_time() + WAIT_SECONDS
         while True:
-            names = await self.threads.run_sync(find)
-            device = await self.threads.run_sync(partial(self.device, names))
+            names = await threads.run_sync(find)
+            device = await threads.run_sync(partial(self.device, names))
             is_over = trio.current_time() >= deadline
             if device is not None and (is_over or len(names) == 1 or self._is_multipath(device)):
                 return device
@@ -60,17 +58,17 @@ class DiskPaths:
         multipath = next(filter(None, map(self.disks.multipath, names)), "")
         return self.disks.device(multipath or names[0])
 
-    async def remove(self, find: FindPaths) -> None:
+    async def remove(self, find: FindPaths, threads: Share) -> None:
         """Have the kernel forget all paths to a disk. Raises OSError while it is in use."""
-        names = await self.threads.run_sync(find)
-        device = await self.threads.run_sync(partial(self.device, names))
+        names = await threads.run_sync(find)
+        device = await threads.run_sync(partial(self.device, names))
         if device is not None and self._is_multipath(device):
             await self._flush_multipath(device.name)
         for name in names:
-            if await self.threads.run_sync(partial(self.disks.is_in_use, name)):
+            if await threads.run_sync(partial(self.disks.is_in_use, name)):
                 raise OSError(f"disk {name} is still mounted, or another device is made of it")
         for name in names:
-            await self.threads.run_sync(partial(self.disks.remove, name))
+            await threads.run_sync(partial(self.disks.remove, name))
 
     def _is_multipath(self, device: Path) -> bool:
         return device.name.startswith("dm-")

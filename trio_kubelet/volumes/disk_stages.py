@@ -15,7 +15,8 @@ from attrs import define, field, frozen
 from trio_kubelet.k8s import PersistentVolumeAccessMode, Pod
 from trio_kubelet.kernel.mountinfo import is_mounted, mount_points
 from trio_kubelet.references import ObjectError
-from trio_kubelet.volumes.disk_file_systems import FileSystem, mount_disk
+from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
+from trio_kubelet.volumes.disk_file_systems import FileSystem, mount_disk, program_limiter
 from trio_kubelet.volumes.disks import AttachedDisk, DiskKind, DiskRecords, KnownDisks
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders, plugin_folder
 from trio_kubelet.volumes.mount import unmount
@@ -59,13 +60,13 @@ class DiskStage:
         """No node has too many disks."""
         return ""
 
-    async def begin_staging(self, pod: Pod, volume: ResolvedVolume) -> Work:
+    async def begin_staging(self, pod: Pod, volume: ResolvedVolume, threads: Share) -> Work:
         """Write the record, and return the work that attaches and mounts the disk."""
-        return await self._stages.begin_staging(pod, volume, self.disk)
+        return await self._stages.begin_staging(pod, volume, self.disk, threads)
 
-    async def begin_unstaging(self) -> Work:
+    async def begin_unstaging(self, threads: Share) -> Work:
         """Return the work that unmounts and detaches the disk; both raise VolumeError."""
-        return await self._stages.begin_unstaging(self.disk)
+        return await self._stages.begin_unstaging(self.disk, threads)
 
 
 @define(eq=False)
@@ -86,6 +87,9 @@ class DiskStages:
     _known: KnownDisks = field(init=False, factory=KnownDisks)
     """Read off the records before anything is staged; the tasks of disks keep it up to date."""
 
+    _mounting: FairLimiter = field(init=False, factory=program_limiter)
+    """A pod has a slot from the look at a disk until it is mounted."""
+
     def __attrs_post_init__(self) -> None:
         self.records = DiskRecords(self.folders)
         self.kinds = {each.name: each for each in self.sources.values()}
@@ -95,39 +99,42 @@ class DiskStages:
         """Return the place of a disk."""
         return DiskStage(disk, self)
 
-    async def device(self, disk: AttachedDisk) -> Path | None:
-        """Return the device of a disk; None if it is not attached."""
-        return await self.volumes.threads.run_sync(partial(self._device, disk))
+    async def device(self, pod: Pod, disk: AttachedDisk) -> Path | None:
+        """Return the device of a pod's disk; None if it is not attached."""
+        threads = self.volumes.staging.share_of(pod.metadata)
+        return await threads.run_sync(partial(self._device, disk))
 
-    async def begin_staging(self, pod: Pod, volume: ResolvedVolume, disk: AttachedDisk) -> Work:
+    async def begin_staging(
+        self, pod: Pod, volume: ResolvedVolume, disk: AttachedDisk, threads: Share
+    ) -> Work:
         """Write the record, and return the work that attaches and mounts a disk.
 
         Both raise VolumeError.
         """
-        kind, threads = self.kinds[disk.plugin], self.volumes.threads
+        kind = self.kinds[disk.plugin]
         step = ATTACH_DEVICE if disk.is_block else ATTACH
         with _errors_of(volume.spec_name, step):
             target, wanted = disk.mount_point(self.folders.root), file_system(volume)
             # What a Go kubelet has mounted was attached by it, for this node.
             if not await threads.run_sync(partial(is_mounted, target)):
-                disk = await kind.with_what_is_there(disk, self._known.others(disk))
+                disk = await kind.with_what_is_there(disk, self._known.others(disk), threads)
             disk = await threads.run_sync(partial(self.records.write, disk))
             self._known.add(disk)
 
         async def work() -> None:
             with _errors_of(volume.spec_name, step):
-                device = await kind.attach(disk, pod, volume)
+                device = await kind.attach(disk, pod, volume, threads)
             if not disk.is_block:
                 with _errors_of(volume.spec_name, MOUNT_DEVICE):
                     await threads.run_sync(partial(make_folders, target, FOLDER_MODE))
                     if not await threads.run_sync(partial(is_mounted, target)):
-                        await mount_disk(device, target, wanted)
+                        async with self._mounting.share_of(pod.metadata):
+                            await mount_disk(device, target, wanted)
 
         return work
 
-    async def begin_unstaging(self, disk: AttachedDisk) -> Work:
+    async def begin_unstaging(self, disk: AttachedDisk, threads: Share) -> Work:
         """Return the work that unmounts and detaches a disk; both raise VolumeError."""
-        threads = self.volumes.threads
         disk = await threads.run_sync(partial(self.records.read, disk))
         with _errors_of(disk.volume, _UNMOUNT_DEVICE):
             target = disk.mount_point(self.folders.root)
@@ -144,7 +151,7 @@ class DiskStages:
                 await threads.run_sync(partial(_unmount, target))
                 others = self._known.others(disk)
                 if all(each.name != disk.name for each in others):
-                    await self.kinds[disk.plugin].detach(disk, others)
+                    await self.kinds[disk.plugin].detach(disk, others, threads)
                 await threads.run_sync(partial(_remove_folders, target, len(disk.folder)))
                 await threads.run_sync(partial(self.records.remove, disk))
                 self._known.remove(disk)

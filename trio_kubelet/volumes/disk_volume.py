@@ -90,7 +90,7 @@ class DiskVolumes:
     async def _map(self, pod: Pod, volume: ResolvedVolume, disk: AttachedDisk) -> MountedVolume:
         """Give the pod the device. Raises OSError."""
         uid, name = pod.metadata.uid, volume.spec_name
-        device = await self._stages.device(disk)
+        device = await self._stages.device(pod, disk)
         if device is None:
             raise FileNotFoundError(f"the device of {disk.unique_name} is gone")
         link = self._folders.device(uid, self.name, name)

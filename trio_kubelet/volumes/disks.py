@@ -15,6 +15,7 @@ from attrs import define, evolve, field, frozen
 
 from trio_kubelet.k8s import Pod
 from trio_kubelet.kernel.whole_files import remove_whole, write_whole
+from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, plugin_folder
 from trio_kubelet.volumes.resolved import ResolvedVolume
 
@@ -103,7 +104,7 @@ class DiskKind(Protocol):
         ...
 
     async def with_what_is_there(
-        self, disk: AttachedDisk, others: Sequence[AttachedDisk]
+        self, disk: AttachedDisk, others: Sequence[AttachedDisk], threads: Share
     ) -> AttachedDisk:
         """Return a disk with what is there before it is attached, and is to stay after it.
 
@@ -111,14 +112,18 @@ class DiskKind(Protocol):
         """
         ...
 
-    async def attach(self, disk: AttachedDisk, pod: Pod, volume: ResolvedVolume) -> Path:
+    async def attach(
+        self, disk: AttachedDisk, pod: Pod, volume: ResolvedVolume, threads: Share
+    ) -> Path:
         """Return the device, which may be attached already.
 
         Raises OSError, ObjectError, ValueError. It may be cut off, and called again.
         """
         ...
 
-    async def detach(self, disk: AttachedDisk, others: Sequence[AttachedDisk]) -> None:
+    async def detach(
+        self, disk: AttachedDisk, others: Sequence[AttachedDisk], threads: Share
+    ) -> None:
         """Undo `attach`, if it was done; `others` are attached. Raises OSError."""
         ...
 

@@ -11,6 +11,7 @@ from attrs import define, field, frozen
 
 from trio_kubelet.k8s import FCVolumeSource, Pod
 from trio_kubelet.kernel.scsi_disks import SCSIDisks
+from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.volumes.disk_paths import DiskPaths
 from trio_kubelet.volumes.disks import MAX_NAME_BYTES, AttachedDisk, require_few, require_short
 from trio_kubelet.volumes.resolved import ResolvedVolume
@@ -92,25 +93,29 @@ class FCDisks:
         )
 
     async def with_what_is_there(
-        self, disk: AttachedDisk, _others: Sequence[AttachedDisk]
+        self, disk: AttachedDisk, _others: Sequence[AttachedDisk], _threads: Share
     ) -> AttachedDisk:
         """Return the disk as it is: one that was there before is removed with its last volume."""
         return disk
 
-    async def attach(self, disk: AttachedDisk, _pod: Pod, _volume: ResolvedVolume) -> Path:
+    async def attach(
+        self, disk: AttachedDisk, _pod: Pod, _volume: ResolvedVolume, threads: Share
+    ) -> Path:
         """Have the adapters look for the disk, and return its device. Raises OSError."""
         wanted = FCDisk.of_record(disk)
-        if not await self._paths.threads.run_sync(partial(self._paths_of, wanted)):
-            hosts = await self._paths.threads.run_sync(self._disks.fibre_channel_hosts)
+        if not await threads.run_sync(partial(self._paths_of, wanted)):
+            hosts = await threads.run_sync(self._disks.fibre_channel_hosts)
             if not hosts:
                 raise OSError("fc: this node has no Fibre Channel adapter (/sys/class/fc_host)")
             for host in hosts:
-                await self._paths.threads.run_sync(partial(self._disks.scan, host, wanted.lun))
-        return await self._paths.wait(partial(self._paths_of, wanted), f"{disk.name} (fc)")
+                await threads.run_sync(partial(self._disks.scan, host, wanted.lun))
+        return await self._paths.wait(partial(self._paths_of, wanted), f"{disk.name} (fc)", threads)
 
-    async def detach(self, disk: AttachedDisk, _others: Sequence[AttachedDisk]) -> None:
+    async def detach(
+        self, disk: AttachedDisk, _others: Sequence[AttachedDisk], threads: Share
+    ) -> None:
         """Have the kernel forget the disk. Raises OSError."""
-        await self._paths.remove(partial(self._paths_of, FCDisk.of_record(disk)))
+        await self._paths.remove(partial(self._paths_of, FCDisk.of_record(disk)), threads)
 
     def device(self, disk: AttachedDisk) -> Path | None:
         """Return the device of a disk that is attached. Blocks."""

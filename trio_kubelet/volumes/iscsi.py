@@ -14,9 +14,10 @@ from attrs import define, evolve, field, frozen
 from trio_kubelet.k8s import ISCSIPersistentVolumeSource, ISCSIVolumeSource, Pod, Secret
 from trio_kubelet.kernel.scsi_disks import ISCSISession, SCSIDisks
 from trio_kubelet.references import NoReferences, ObjectError, References
+from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
 from trio_kubelet.tasks.keyed_locks import KeyedLocks
 from trio_kubelet.tasks.programs import ProgramEnd
-from trio_kubelet.volumes.disk_file_systems import failure, run_tool
+from trio_kubelet.volumes.disk_file_systems import failure, program_limiter, run_tool
 from trio_kubelet.volumes.disk_paths import DiskPaths
 from trio_kubelet.volumes.disks import MAX_NAME_BYTES, AttachedDisk, require_few, require_short
 from trio_kubelet.volumes.iscsi_database import ISCSIDatabase, ISCSIDatabaseError
@@ -159,6 +160,8 @@ class ISCSIDisks:
     _disks: SCSIDisks = field(factory=SCSIDisks)
     _database: ISCSIDatabase = field(factory=ISCSIDatabase)
     _paths: DiskPaths = field(init=False)
+    _logins: FairLimiter = field(init=False, factory=program_limiter)
+    """A pod has a slot while it logs in at one portal."""
     _targets: KeyedLocks[str] = field(init=False, factory=KeyedLocks)
     """A session that one volume ends may be the one that another has found."""
 
@@ -187,15 +190,17 @@ class ISCSIDisks:
         )
 
     async def with_what_is_there(
-        self, disk: AttachedDisk, others: Sequence[AttachedDisk]
+        self, disk: AttachedDisk, others: Sequence[AttachedDisk], threads: Share
     ) -> AttachedDisk:
         """Return a disk with the portals that have sessions, which are of no other volume."""
         lun = ISCSILun.of_record(disk)
         look = partial(self._found_portals, lun, others)
-        found = await self._paths.threads.run_sync(look)
+        found = await threads.run_sync(look)
         return evolve(disk, source=evolve(lun, found_portals=found).to_record())
 
-    async def attach(self, disk: AttachedDisk, pod: Pod, volume: ResolvedVolume) -> Path:
+    async def attach(
+        self, disk: AttachedDisk, pod: Pod, volume: ResolvedVolume, threads: Share
+    ) -> Path:
         """Log in at the portals and return the device. Raises OSError, ObjectError, ValueError.
 
         One portal that answers is enough.
@@ -208,27 +213,28 @@ class ISCSIDisks:
             problems: list[str] = []
             for portal in lun.portals:
                 try:
-                    await self._log_in(lun, portal, source, secret)
+                    async with self._logins.share_of(pod.metadata):
+                        await self._log_in(lun, portal, source, secret, threads)
                 except (OSError, ISCSIDatabaseError) as error:
                     problems.append(f"portal {portal}: {error}")
             if len(problems) == len(lun.portals):
                 raise OSError(f"iscsi: {_shown(problems)}")
             return await self._paths.wait(
-                partial(self._paths_of, lun), f"LUN {lun.lun} of {lun.target}"
+                partial(self._paths_of, lun), f"LUN {lun.lun} of {lun.target}", threads
             )
 
-    async def detach(self, disk: AttachedDisk, others: Sequence[AttachedDisk]) -> None:
+    async def detach(
+        self, disk: AttachedDisk, others: Sequence[AttachedDisk], threads: Share
+    ) -> None:
         """Remove the disk and end its sessions, unless `others` need them. Raises OSError."""
         lun = ISCSILun.of_record(disk)
         others_of_target = [
             each for each in map(ISCSILun.of_record, others) if each.target == lun.target
         ]
         async with self._targets.held(lun.target):
-            await self._paths.remove(partial(self._paths_of, lun))
+            await self._paths.remove(partial(self._paths_of, lun), threads)
             if not others_of_target:
-                for portal in await self._paths.threads.run_sync(
-                    partial(self._unused_portals, lun)
-                ):
+                for portal in await threads.run_sync(partial(self._unused_portals, lun)):
                     await self._log_out(lun, portal)
             if lun.initiator and all(each.interface != lun.interface for each in others_of_target):
                 name = ("-m", "iface", "-I", lun.interface)
@@ -296,12 +302,17 @@ class ISCSIDisks:
                 await self._iscsiadm(*name, "-o", "update", "-n", setting, "-v", value)
 
     async def _log_in(
-        self, lun: ISCSILun, portal: str, source: ISCSISource, secret: Secret | None
+        self,
+        lun: ISCSILun,
+        portal: str,
+        source: ISCSISource,
+        secret: Secret | None,
+        threads: Share,
     ) -> None:
         """Have a session with a portal, and the LUN in it. Raises OSError, ISCSIDatabaseError."""
-        found = await self._paths.threads.run_sync(self._disks.sessions)
+        found = await threads.run_sync(self._disks.sessions)
         if not _of_portal(found, lun, portal):
-            await self._discover(lun, portal, source, secret)
+            await self._discover(lun, portal, source, secret, threads)
             node = ("-m", "node", "-p", portal, "-T", lun.target, "-I", lun.interface)
             await self._iscsiadm(*node, "-o", "update", "-n", "node.startup", "-v", "manual")
             # Else the session would have all LUNs of the target, also those of other nodes.
@@ -309,13 +320,18 @@ class ISCSIDisks:
             if source.chap_auth_session and secret is not None:
                 values = chap_settings(secret, _secret_name(source), _SESSION)
                 set_node = partial(self._database.set_node, lun.target, _split(portal)[1])
-                await self._paths.threads.run_sync(partial(set_node, lun.interface, values))
+                await threads.run_sync(partial(set_node, lun.interface, values))
             await self._iscsiadm(*node, "--login", may=_EXISTS)
-        for host in await self._paths.threads.run_sync(partial(self._hosts_to_scan, lun, portal)):
-            await self._paths.threads.run_sync(partial(self._disks.scan, host, lun.lun))
+        for host in await threads.run_sync(partial(self._hosts_to_scan, lun, portal)):
+            await threads.run_sync(partial(self._disks.scan, host, lun.lun))
 
     async def _discover(
-        self, lun: ISCSILun, portal: str, source: ISCSISource, secret: Secret | None
+        self,
+        lun: ISCSILun,
+        portal: str,
+        source: ISCSISource,
+        secret: Secret | None,
+        threads: Share,
     ) -> None:
         """Have the portal tell its targets, from which iscsiadm makes its records."""
         discovery = ("-m", "discoverydb", "-t", "sendtargets", "-p", portal, "-I", lun.interface)
@@ -323,7 +339,7 @@ class ISCSIDisks:
         if source.chap_auth_discovery and secret is not None:
             values = chap_settings(secret, _secret_name(source), _DISCOVERY)
             set_discovery = partial(self._database.set_discovery, *_split(portal), values)
-            await self._paths.threads.run_sync(set_discovery)
+            await threads.run_sync(set_discovery)
         try:
             await self._iscsiadm(*discovery, "--discover")
         except OSError:

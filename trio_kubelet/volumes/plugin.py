@@ -171,7 +171,8 @@ VOLUMES_AT_ONCE = 20
 """Of one pod: most wait for drivers and for the API server while a few have the threads."""
 
 
-def _limiter() -> FairLimiter:
+def thread_limiter() -> FairLimiter:
+    """Return threads for one kind of work, shared by namespaces and their pods."""
     return FairLimiter(MAX_THREADS, MAX_THREADS_OF_NAMESPACE, MAX_THREADS_OF_POD)
 
 
@@ -184,8 +185,8 @@ class VolumeThreads:
     the files of volumes to the groups of pods. `listing`: which pods have a folder.
     """
 
-    preparing: FairLimiter = field(factory=_limiter)
-    removing: FairLimiter = field(factory=_limiter)
-    host_paths: FairLimiter = field(factory=_limiter)
-    owning: FairLimiter = field(factory=_limiter)
+    preparing: FairLimiter = field(factory=thread_limiter)
+    removing: FairLimiter = field(factory=thread_limiter)
+    host_paths: FairLimiter = field(factory=thread_limiter)
+    owning: FairLimiter = field(factory=thread_limiter)
     listing: FairLimiter = field(factory=lambda: FairLimiter(1, 1))

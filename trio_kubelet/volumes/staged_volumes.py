@@ -35,7 +35,7 @@ from trio_kubelet.telemetry.journal import Walk
 from trio_kubelet.volumes.back_offs import RETRY
 from trio_kubelet.volumes.doubt_marks import STAGE_MARKS, DoubtMarks
 from trio_kubelet.volumes.operations import VolumeOperations
-from trio_kubelet.volumes.plugin import MAX_THREADS, VolumeBackOff, VolumeError
+from trio_kubelet.volumes.plugin import VolumeBackOff, VolumeError, thread_limiter
 from trio_kubelet.volumes.resolved import (
     NodeFullError,
     ResolvedVolume,
@@ -73,14 +73,14 @@ class VolumeStage(Protocol):
         """Return why the volume cannot be attached as the node has too many; "" if it may be."""
         ...
 
-    async def begin_staging(self, pod: Pod, volume: ResolvedVolume) -> Work:
+    async def begin_staging(self, pod: Pod, volume: ResolvedVolume, threads: Share) -> Work:
         """Write the record, and return the work that stages the volume; both raise VolumeError.
 
-        The work may be done again, and cut off.
+        Both take the pod's `threads`. The work may be done again, and cut off.
         """
         ...
 
-    async def begin_unstaging(self) -> Work:
+    async def begin_unstaging(self, threads: Share) -> Work:
         """Return the work that undoes the stage and removes its record; both raise VolumeError."""
         ...
 
@@ -167,6 +167,8 @@ class _Volume:
     users: dict[str, _Need | None] = field(factory=dict)
     """By the UIDs of pods; None where the volume is published already."""
     failure: _Failure | None = None
+    namespace: str = ALL_PODS
+    """Of the last pod that it was staged for: nobody else waits while it hangs."""
     attachable: bool | None = None
     """None until it is known."""
     no_room: str = ""
@@ -209,15 +211,13 @@ class StagedVolumes:
     _volumes: dict[VolumeStage, _Volume] = field(init=False, factory=dict)
     _tasks: BackgroundTasks = field(init=False, factory=BackgroundTasks)
     _loaded: trio.Event = field(init=False, factory=trio.Event)
-    threads: Share = field(init=False)
-    """For the work of all volumes."""
-
-    def __attrs_post_init__(self) -> None:
-        self.threads = FairLimiter(MAX_THREADS, MAX_THREADS).share(ALL_PODS)
+    staging: FairLimiter = field(init=False, factory=thread_limiter)
+    unstaging: FairLimiter = field(init=False, factory=thread_limiter)
+    """Apart: a disk that is gone hangs when it is unmounted, and no other is to wait for it."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Tend the volumes until cancelled; started when what was left of them is known."""
-        left = await self.threads.run_sync(self._left)
+        left = await self.staging.share(ALL_PODS).run_sync(self._left)
         for each in left:
             for stage, is_sure in each.stages.items():
                 self._add(stage, StageState.STAGED if is_sure else StageState.UNCERTAIN)
@@ -312,6 +312,8 @@ class StagedVolumes:
             volume.failure = None
             volume.hurry.set()
         volume.users[pod_uid] = need
+        if need is not None:
+            volume.namespace = need.pod.metadata.namespace
         volume.changed.set()
         return volume
 
@@ -403,19 +405,21 @@ class StagedVolumes:
         async with volume.calls:
             need = volume.need
             if step is StageEvent.UNSTAGE:
+                threads = self.unstaging.share(volume.namespace, volume.stage.unique_name)
                 with self.operations.measured(*volume.stage.unstaging_name):
-                    await self._do(volume, step, await volume.stage.begin_unstaging())
+                    work = await volume.stage.begin_unstaging(threads)
+                    await self._do(volume, step, work, threads)
             elif need is not None:
-                await self._do(
-                    volume, step, await volume.stage.begin_staging(need.pod, need.volume)
-                )
+                threads = self.staging.share_of(need.pod.metadata)
+                work = await volume.stage.begin_staging(need.pod, need.volume, threads)
+                await self._do(volume, step, work, threads)
                 for uid in volume.users:
                     self.on_ready.call(uid)
 
-    async def _do(self, volume: _Volume, begins: StageEvent, work: Work) -> None:
+    async def _do(self, volume: _Volume, begins: StageEvent, work: Work, threads: Share) -> None:
         """Do what changes the volume, and walk its states. Raises VolumeError, OSError."""
         mark = volume.stage.mark
-        await self.threads.run_sync(partial(self._marks.make, *mark))
+        await threads.run_sync(partial(self._marks.make, *mark))
         volume.walk.step(begins)
         try:
             await work()
@@ -423,4 +427,4 @@ class StagedVolumes:
             volume.walk.step(StageEvent.FAILED)
             raise
         volume.walk.step(StageEvent.SUCCEEDED)
-        await self.threads.run_sync(partial(self._marks.remove, *mark))
+        await threads.run_sync(partial(self._marks.remove, *mark))

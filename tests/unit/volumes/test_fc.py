@@ -11,12 +11,14 @@ from attrs import define, evolve, field
 from tests.unit.volumes.persistent import claiming_pod, persistent
 from trio_kubelet.k8s import FCVolumeSource, PersistentVolume
 from trio_kubelet.kernel.scsi_disks import SCSIDisks
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.volumes import disk_paths
 from trio_kubelet.volumes.disks import AttachedDisk
 from trio_kubelet.volumes.fc import FCDisks
 from trio_kubelet.volumes.resolved import ResolvedVolume, resolve_claimed
 
 WWN, OTHER_WWN = "500A0981891B8DC5", "500a0981891b8dc6"
+THREADS = FairLimiter(1, 1).share("")
 BY_TARGET = FCVolumeSource(target_wwns=(WWN, OTHER_WWN), lun=2)
 BY_ID = FCVolumeSource(wwids=("3600508b400105e21 0000900000490000",))
 
@@ -79,7 +81,7 @@ class Machine:
 
     async def attach(self, source: FCVolumeSource) -> Path:
         disk = self.kind.disk(a_volume(source))
-        return await self.kind.attach(disk, claiming_pod(), a_volume(source))
+        return await self.kind.attach(disk, claiming_pod(), a_volume(source), THREADS)
 
 
 @pytest.fixture
@@ -166,7 +168,7 @@ async def test_several_paths_to_a_disk_are_one_multipath_device(
     program.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/told; rm -r {tmp_path}/sys/block/dm-0\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    await machine.kind.detach(machine.kind.disk(a_volume(BY_TARGET)), [])
+    await machine.kind.detach(machine.kind.disk(a_volume(BY_TARGET)), [], THREADS)
     assert (tmp_path / "told").read_text() == "-f mpatha\n"
     assert machine.deleted() == ["sdb", "sdc"]
 
@@ -179,8 +181,8 @@ async def test_a_disk_that_is_in_use_otherwise_is_not_taken_away(machine: Machin
     disk: AttachedDisk = machine.kind.disk(a_volume(BY_ID))
     assert machine.kind.device(disk) == machine.folder / "dev/sdb"
     with pytest.raises(OSError, match="disk sdb is still mounted, or another device is made of it"):
-        await machine.kind.detach(disk, [])
+        await machine.kind.detach(disk, [], THREADS)
     assert machine.deleted() == []
     (holders / "dm-7").unlink()
-    await machine.kind.detach(disk, [])
+    await machine.kind.detach(disk, [], THREADS)
     assert machine.deleted() == ["sdb"]
