@@ -149,8 +149,8 @@ class DiskStages:
         async def work() -> None:
             with _errors_of(disk.volume, _UNMOUNT_DEVICE):
                 await threads.run_sync(partial(_unmount, target))
-                others = self._known.others(disk)
-                if all(each.name != disk.name for each in others):
+                others = partial(self._known.others, disk)
+                if all(each.name != disk.name for each in others()):
                     await self.kinds[disk.plugin].detach(disk, others, threads)
                 await threads.run_sync(partial(_remove_folders, target, len(disk.folder)))
                 await threads.run_sync(partial(self.records.remove, disk))

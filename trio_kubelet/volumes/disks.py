@@ -5,7 +5,7 @@ folder another one says which disk a volume of it is. Both have no secrets.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,6 +91,10 @@ class AttachedDisk:
         )
 
 
+Others = Callable[[], Sequence[AttachedDisk]]
+"""Returns the disks that have something in common with one, as of now."""
+
+
 class DiskKind(Protocol):
     """A kind of disks, by the way in which the node gets at them."""
 
@@ -121,10 +125,8 @@ class DiskKind(Protocol):
         """
         ...
 
-    async def detach(
-        self, disk: AttachedDisk, others: Sequence[AttachedDisk], threads: Share
-    ) -> None:
-        """Undo `attach`, if it was done; `others` are attached. Raises OSError."""
+    async def detach(self, disk: AttachedDisk, others: Others, threads: Share) -> None:
+        """Undo `attach`, if it was done; `others` may be attached. Raises OSError."""
         ...
 
     def device(self, disk: AttachedDisk) -> Path | None:

@@ -13,7 +13,13 @@ from trio_kubelet.k8s import FCVolumeSource, Pod
 from trio_kubelet.kernel.scsi_disks import SCSIDisks
 from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.volumes.disk_paths import DiskPaths
-from trio_kubelet.volumes.disks import MAX_NAME_BYTES, AttachedDisk, require_few, require_short
+from trio_kubelet.volumes.disks import (
+    MAX_NAME_BYTES,
+    AttachedDisk,
+    Others,
+    require_few,
+    require_short,
+)
 from trio_kubelet.volumes.resolved import ResolvedVolume
 
 MAX_WWNS = 16
@@ -111,9 +117,7 @@ class FCDisks:
                 await threads.run_sync(partial(self._disks.scan, host, wanted.lun))
         return await self._paths.wait(partial(self._paths_of, wanted), f"{disk.name} (fc)", threads)
 
-    async def detach(
-        self, disk: AttachedDisk, _others: Sequence[AttachedDisk], threads: Share
-    ) -> None:
+    async def detach(self, disk: AttachedDisk, _others: Others, threads: Share) -> None:
         """Have the kernel forget the disk. Raises OSError."""
         await self._paths.remove(partial(self._paths_of, FCDisk.of_record(disk)), threads)
 

@@ -5,7 +5,7 @@ for the one LUN. Which sessions there are, and which disk is whose, is read off 
 that was there before stays when the last volume goes, and so does one with other disks in use.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,13 @@ from trio_kubelet.tasks.keyed_locks import KeyedLocks
 from trio_kubelet.tasks.programs import ProgramEnd
 from trio_kubelet.volumes.disk_file_systems import failure, program_limiter, run_tool
 from trio_kubelet.volumes.disk_paths import DiskPaths
-from trio_kubelet.volumes.disks import MAX_NAME_BYTES, AttachedDisk, require_few, require_short
+from trio_kubelet.volumes.disks import (
+    MAX_NAME_BYTES,
+    AttachedDisk,
+    Others,
+    require_few,
+    require_short,
+)
 from trio_kubelet.volumes.iscsi_database import ISCSIDatabase, ISCSIDatabaseError
 from trio_kubelet.volumes.resolved import ResolvedVolume
 
@@ -162,8 +168,12 @@ class ISCSIDisks:
     _paths: DiskPaths = field(init=False)
     _logins: FairLimiter = field(init=False, factory=program_limiter)
     """A pod has a slot while it logs in at one portal."""
-    _targets: KeyedLocks[str] = field(init=False, factory=KeyedLocks)
-    """A session that one volume ends may be the one that another has found."""
+    _logouts: FairLimiter = field(init=False, factory=program_limiter)
+    _locks: KeyedLocks[tuple[str, ...]] = field(init=False, factory=KeyedLocks)
+    """For each session, as one volume may end that which another has found, and each interface.
+
+    There is none for a whole target: anybody may name it, with a portal that never answers.
+    """
 
     name = "kubernetes.io/iscsi"
 
@@ -207,48 +217,67 @@ class ISCSIDisks:
         """
         lun, source = ISCSILun.of_record(disk), _source(volume)
         secret = await self._secret(pod, source)
-        async with self._targets.held(lun.target):
-            if lun.initiator:
+        if lun.initiator:
+            async with self._locks.held((lun.interface,)):
                 await self._make_interface(lun)
-            problems: list[str] = []
-            for portal in lun.portals:
-                try:
-                    async with self._logins.share_of(pod.metadata):
-                        await self._log_in(lun, portal, source, secret, threads)
-                except (OSError, ISCSIDatabaseError) as error:
-                    problems.append(f"portal {portal}: {error}")
-            if len(problems) == len(lun.portals):
-                raise OSError(f"iscsi: {_shown(problems)}")
-            return await self._paths.wait(
-                partial(self._paths_of, lun), f"LUN {lun.lun} of {lun.target}", threads
-            )
+        problems: list[str] = []
+        for portal in lun.portals:
+            try:
+                async with (
+                    self._logins.share_of(pod.metadata),
+                    self._locks.held(lun.key(portal)),
+                ):
+                    await self._log_in(lun, portal, source, secret, threads)
+            except (OSError, ISCSIDatabaseError) as error:
+                problems.append(f"portal {portal}: {error}")
+        if len(problems) == len(lun.portals):
+            raise OSError(f"iscsi: {_shown(problems)}")
+        return await self._paths.wait(
+            partial(self._paths_of, lun, lun.portals), f"LUN {lun.lun} of {lun.target}", threads
+        )
 
-    async def detach(
-        self, disk: AttachedDisk, others: Sequence[AttachedDisk], threads: Share
-    ) -> None:
+    async def detach(self, disk: AttachedDisk, others: Others, threads: Share) -> None:
         """Remove the disk and end its sessions, unless `others` need them. Raises OSError."""
         lun = ISCSILun.of_record(disk)
-        others_of_target = [
-            each for each in map(ISCSILun.of_record, others) if each.target == lun.target
-        ]
-        async with self._targets.held(lun.target):
-            await self._paths.remove(partial(self._paths_of, lun), threads)
-            if not others_of_target:
-                for portal in await threads.run_sync(partial(self._unused_portals, lun)):
-                    await self._log_out(lun, portal)
-            if lun.initiator and all(each.interface != lun.interface for each in others_of_target):
-                name = ("-m", "iface", "-I", lun.interface)
-                await self._iscsiadm(*name, "-o", "delete", may=_NO_RECORD)
+        for portal in lun.portals:
+            async with (
+                self._logouts.share(lun.target, portal),
+                self._locks.held(lun.key(portal)),
+            ):
+                await self._leave(lun, portal, others, threads)
+        if lun.initiator:
+            async with self._locks.held((lun.interface,)):
+                if all(
+                    each.interface != lun.interface for each in map(ISCSILun.of_record, others())
+                ):
+                    name = ("-m", "iface", "-I", lun.interface)
+                    await self._iscsiadm(*name, "-o", "delete", may=_NO_RECORD)
+
+    async def _leave(self, lun: ISCSILun, portal: str, others: Others, threads: Share) -> None:
+        """Remove the path to a disk through a portal, and end its session. Raises OSError."""
+        session = lun.key(portal)
+        luns = {
+            each.lun
+            for each in map(ISCSILun.of_record, others())
+            if session in map(each.key, each.portals)
+        }
+        if lun.lun not in luns:
+            await self._paths.remove(partial(self._paths_of, lun, (portal,)), threads)
+        if portal in lun.own_portals and await threads.run_sync(
+            partial(self._is_unused, lun, portal, luns)
+        ):
+            await self._log_out(lun, portal)
 
     def device(self, disk: AttachedDisk) -> Path | None:
         """Return the device of a disk that is attached. Blocks."""
-        return self._paths.device(self._paths_of(ISCSILun.of_record(disk)))
+        lun = ISCSILun.of_record(disk)
+        return self._paths.device(self._paths_of(lun, lun.portals))
 
-    def _paths_of(self, lun: ISCSILun) -> Sequence[str]:
-        """Return the names of a LUN's disks, one for each session. Blocks."""
+    def _paths_of(self, lun: ISCSILun, portals: Sequence[str]) -> Sequence[str]:
+        """Return the names of a LUN's disks, one for each session with the portals. Blocks."""
         found = []
         for session in self._disks.sessions():
-            if any(_is_of(session, lun, portal) for portal in lun.portals):
+            if any(_is_of(session, lun, portal) for portal in portals):
                 disks = self._disks.disks_of_session(session)
                 found += [disks[lun.lun]] if lun.lun in disks else []
         return found
@@ -267,18 +296,13 @@ class ISCSIDisks:
             if lun.key(portal) not in own and _of_portal(sessions, lun, portal)
         )
 
-    def _unused_portals(self, lun: ISCSILun) -> Sequence[str]:
-        """Return the portals whose sessions were made for volumes and have no disk in use."""
-        sessions = self._disks.sessions()
-        return [
-            portal
-            for portal in lun.own_portals
-            if not any(
-                self._disks.is_in_use(disk)
-                for session in _of_portal(sessions, lun, portal)
-                for disk in self._disks.disks_of_session(session).values()
-            )
-        ]
+    def _is_unused(self, lun: ISCSILun, portal: str, luns: Collection[int]) -> bool:
+        """True if no session with a portal has one of `luns`, or a disk in use. Blocks."""
+        return not any(
+            number in luns or self._disks.is_in_use(disk)
+            for session in _of_portal(self._disks.sessions(), lun, portal)
+            for number, disk in self._disks.disks_of_session(session).items()
+        )
 
     def _hosts_to_scan(self, lun: ISCSILun, portal: str) -> Sequence[str]:
         """Return the adapters of the sessions with a portal that do not have the LUN yet."""

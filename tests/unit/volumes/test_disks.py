@@ -32,6 +32,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.kernel.mountinfo import mount_points, mounts_at_or_below
 from trio_kubelet.kernel.scsi_disks import SCSIDisks
 from trio_kubelet.references import NoReferences
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import Journal
 from trio_kubelet.volumes import (
     DiskStages,
@@ -48,6 +49,7 @@ from trio_kubelet.volumes.iscsi import ISCSIDisks
 from trio_kubelet.volumes.iscsi_database import ISCSIDatabase
 from trio_kubelet.volumes.mount import unmount
 from trio_kubelet.volumes.plugin import VolumesNotReady
+from trio_kubelet.volumes.resolved import resolve_own
 from trio_kubelet.volumes.volumes import Volumes
 
 PORTAL = "127.0.0.1:3260"
@@ -80,7 +82,7 @@ class Machine:
         (self.folder / "recorded/block/sda/device/delete").touch()
         (self.folder / "dev/sda").touch()
         shows = f"cp -a {self.folder}/recorded/. {self.folder}/sys/"
-        hides = f"rm -r {self.folder}/sys/class/iscsi_session/session1"
+        hides = f"rm -r {self.folder}/sys/class/iscsi_session/session1 || exit 21"
         self.install("iscsiadm", f'case "$*" in *--login) {shows};; *--logout) {hides};; esac')
         self.install("blkid", "exit 2")
         for name in ("mkfs.ext4", "fsck"):
@@ -287,6 +289,58 @@ async def test_the_next_disk_of_a_target_is_staged_without_the_records_of_others
         for uid in ("a", "b"):
             await volumes.tear_down(uid)
         await machine.until_unused()
+    assert machine.told()[-1] == "iscsiadm -m node -o delete"
+
+
+@pytest.mark.parametrize(
+    ("other", "is_removed", "is_ended"),
+    [
+        ({"lun": 1, "portals": ("10.0.0.1",)}, False, False),
+        ({"lun": 1, "target_portal": "10.0.0.1"}, True, True),
+        ({"lun": 1, "iscsi_interface": "fast"}, True, True),
+        ({"lun": 2}, True, False),
+        ({"lun": 3}, True, True),
+    ],
+)
+async def test_a_session_ends_unless_another_disk_is_reached_by_it(
+    machine: Machine, other: dict[str, object], is_removed: bool, is_ended: bool
+) -> None:
+    session = recorded_session(machine.folder / "elsewhere")
+    (machine.folder / "sys").rmdir()
+    (machine.folder / "recorded").rename(machine.folder / "sys")
+    beside = machine.folder / "sys" / session.relative_to(machine.folder / "elsewhere")
+    (beside / "target2:0:0/2:0:0:2/block/sdb").mkdir(parents=True)
+    disks = SCSIDisks(sys=machine.folder / "sys", dev=machine.folder / "dev")
+    kind = ISCSIDisks(NoReferences(), disks)
+
+    def disk(**source: object) -> AttachedDisk:
+        pod = a_pod("a", **source)
+        return kind.disk(resolve_own(pod.spec.volumes[0]))
+
+    await kind.detach(disk(), lambda: [disk(**other)], FairLimiter(1, 1).share(""))
+    delete = machine.folder / "sys/block/sda/device/delete"
+    assert (delete.read_text() == "1") is is_removed
+    assert ("iscsiadm -m node --logout" in machine.told()) is is_ended
+
+
+@needs_root
+async def test_a_portal_that_does_not_answer_holds_up_nobody_else_of_its_target(
+    machine: Machine,
+) -> None:
+    hanging = machine.folder / "hanging"
+    script = (machine.folder / "bin/iscsiadm").read_text().split("\n", 2)[2]
+    waits = f'case "$*" in *-p\\ 10.0.0.9*--discover) touch {hanging}; exec sleep 1000;; esac'
+    machine.install("iscsiadm", f"{waits}\n{script}")
+    async with machine.agent() as volumes, trio.open_nursery() as nursery:
+        nursery.start_soon(volumes.prepare, a_pod("a", target_portal="10.0.0.9"))
+        with trio.fail_after(60):
+            while not hanging.exists():
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            await volumes.prepare(a_pod("b"))
+            await volumes.tear_down("b")
+            while "iscsiadm -m node --logout" not in machine.told():
+                await trio.testing.wait_all_tasks_blocked(0.01)
+        nursery.cancel_scope.cancel()
 
 
 def test_disks_have_to_do_with_those_of_their_target_alone() -> None:

@@ -168,7 +168,7 @@ async def test_several_paths_to_a_disk_are_one_multipath_device(
     program.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/told; rm -r {tmp_path}/sys/block/dm-0\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    await machine.kind.detach(machine.kind.disk(a_volume(BY_TARGET)), [], THREADS)
+    await machine.kind.detach(machine.kind.disk(a_volume(BY_TARGET)), list, THREADS)
     assert (tmp_path / "told").read_text() == "-f mpatha\n"
     assert machine.deleted() == ["sdb", "sdc"]
 
@@ -181,8 +181,8 @@ async def test_a_disk_that_is_in_use_otherwise_is_not_taken_away(machine: Machin
     disk: AttachedDisk = machine.kind.disk(a_volume(BY_ID))
     assert machine.kind.device(disk) == machine.folder / "dev/sdb"
     with pytest.raises(OSError, match="disk sdb is still mounted, or another device is made of it"):
-        await machine.kind.detach(disk, [], THREADS)
+        await machine.kind.detach(disk, list, THREADS)
     assert machine.deleted() == []
     (holders / "dm-7").unlink()
-    await machine.kind.detach(disk, [], THREADS)
+    await machine.kind.detach(disk, list, THREADS)
     assert machine.deleted() == ["sdb"]
