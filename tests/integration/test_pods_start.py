@@ -59,11 +59,11 @@ def test_a_running_pod_has_a_complete_status(node: Node) -> None:
 
 def test_a_pod_waits_for_a_volume_of_a_kind_that_is_not_there(node: Node) -> None:
     container = until_term("c", volumeMounts=[{"name": "far", "mountPath": "/far"}])
-    volume = {"name": "far", "fc": {"wwids": ["w"]}}
+    volume = {"name": "far", "flocker": {"datasetName": "d"}}
     node.add(pod_manifest("far", container, volumes=[volume]))
     words = (
         'MountVolume.SetUp failed for volume "far" : no volume plugin matched: '
-        "this kubelet has no volumes of the kind fc"
+        "this kubelet has no volumes of the kind flocker"
     )
     node.wait("far", lambda _: ("FailedMount", words) in node.events("far"))
     assert phase(node.pod("far")) == "Pending"
