@@ -9,12 +9,14 @@ import json
 import os
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
 
+from lab import LabError
 from lab.agent import Json, LabAgent, is_running, pod_manifest
 from lab.containerd import Containerd
 from lab.images import BUSYBOX
@@ -247,7 +249,8 @@ def mounts_below(folder: Path) -> Iterable[str]:
 
 def containers_in(containerd: Containerd) -> dict[str, Json]:
     """Id → record of all that containerd has in the CRI's namespace."""
-    return {
-        each: json.loads(containerd.ctr("containers", "info", each))
-        for each in containerd.ctr("containers", "list", "-q").split()
-    }
+    found = {}
+    for each in containerd.ctr("containers", "list", "-q").split():
+        with suppress(LabError):  # It has gone since it was listed.
+            found[each] = json.loads(containerd.ctr("containers", "info", each))
+    return found
