@@ -206,6 +206,15 @@ def pressures(session: nox.Session) -> None:
 
 
 @nox.session
+def huge_pages(session: nox.Session) -> None:
+    """Whether pods are held to their huge pages by the kernel: on both containerds, minutes."""
+    install(session, "test")
+    file = "tests/integration/test_huge_pages.py"
+    environment = {"TRIO_KUBELET_HUGE_PAGES": "1", "CI": "true"}
+    session.run("pytest", "-n0", file, *session.posargs, env=environment)
+
+
+@nox.session
 def years(session: nox.Session) -> None:
     """Whether a node of two simulated years keeps nothing of what has gone: an hour."""
     install(session, "test", "protos")

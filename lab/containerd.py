@@ -34,10 +34,18 @@ class Containerd(Started):
     """One private containerd; a context manager that starts and stops it.
 
     `version` is `1.6`, `1.7`, `2.1` or `default`, or such a version with another OCI runtime than
-    runc: `1.7+crun`. `folder` holds everything and may exist.
+    runc: `1.7+crun`. `folder` holds everything and may exist. `limits_huge_pages`: containers have
+    a limit of their own, which is not containerd's default.
     """
 
-    def __init__(self, version: str, folder: Path, *, packages: Packages | None = None) -> None:
+    def __init__(
+        self,
+        version: str,
+        folder: Path,
+        *,
+        packages: Packages | None = None,
+        limits_huge_pages: bool = False,
+    ) -> None:
         self.wish = version
         self.folder = folder.absolute()
         self.socket = self.folder / "containerd.sock"
@@ -45,6 +53,7 @@ class Containerd(Started):
         self.registries = self.folder / "registries"
         self.cdi_specifications = self.folder / "cdi"
         self._packages = packages
+        self._limits_huge_pages = limits_huge_pages
         self._tools: Tools | None = None
         self._images: tuple[Image, ...] = ()
         self._snapshotter = ""
@@ -179,6 +188,7 @@ class Containerd(Started):
             snapshotter=self._snapshotter,
             platform=f"linux/{images.architecture()}",
             restrict_oom_score_adj=not host.can_lower_oom_score_adj(),
+            limits_huge_pages=self._limits_huge_pages,
         )
         record.configuration.write_text(containerd_config.render(settings))
         conflist = record.network.cni_configuration(masquerade=found.iptables is not None)

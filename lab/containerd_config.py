@@ -40,6 +40,7 @@ class ContainerdSettings:
     snapshotter: str
     platform: str
     restrict_oom_score_adj: bool
+    limits_huge_pages: bool = False
 
 
 def render(settings: ContainerdSettings) -> str:
@@ -83,7 +84,7 @@ def _runtime(settings: ContainerdSettings) -> dict[str, Value]:
         "cdi_spec_dirs": [str(settings.cdi_specifications)],
         "restrict_oom_score_adj": settings.restrict_oom_score_adj,
         "netns_mounts_under_state_dir": True,
-        "disable_hugetlb_controller": False,
+        "disable_hugetlb_controller": not settings.limits_huge_pages,
         "tolerate_missing_hugetlb_controller": True,
     }
 
