@@ -8,6 +8,7 @@ good pods' probes went on, no container of theirs was exchanged, no task held th
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from attrs import frozen
 
@@ -49,10 +50,19 @@ class Victims:
         return found
 
     def leave(self) -> None:
-        """Take the good pods away, and wait until they are gone."""
+        """Take the good pods away, and wait until nothing of them is left on the node.
+
+        Others of the same manifests would show the containers of these until then.
+        """
+        uids = [pod["metadata"]["uid"] for pod in _good(self.agent.pods()).values()]
+        folders = [Path(self.agent.root) / "pods" / uid for uid in uids]
         for number in range(GOOD_PODS):
             self.agent.remove(f"good-{number}.json")
-        self.agent.wait_for(lambda pods: not _good(pods))
+        wait_until(
+            lambda: not any(folder.exists() for folder in folders),
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: f"good pods are left: {[each for each in folders if each.exists()]}",
+        )
 
     @contextmanager
     def beside(self, manifest: Json | str) -> Iterator[None]:
