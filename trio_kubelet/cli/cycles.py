@@ -43,7 +43,7 @@ class _OldestGeneration:
     _blocks: Callable[[], int] = sys.getallocatedblocks
     _now: Callable[[], float] = time.monotonic
     _kept_blocks: int = field(init=False)
-    """What was left by the last collection, or is less."""
+    """The number that the last collection left, or a lower one since."""
     _least_blocks: int = field(init=False)
     """Of the period."""
     _period_ends_at: float = field(init=False)

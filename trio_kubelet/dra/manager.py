@@ -429,7 +429,7 @@ async def _asked(
 
 
 def _in_words(problems: Iterable[str]) -> str:
-    """What claims wait for, as statuses and events say it: what holds for many is told once."""
+    """The words for what claims wait for, in statuses and events; words of many stand once."""
     words = "; ".join(dict.fromkeys(problems))
     return words if len(words) <= MAX_TOLD else f"{words[:MAX_TOLD]}…"
 

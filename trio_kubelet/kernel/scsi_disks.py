@@ -13,7 +13,7 @@ from attrs import frozen
 from trio_kubelet.kernel.mountinfo import mount_points
 
 _MULTIPATH = "mpath-"
-"""How the kernel's UUID of a multipath device begins."""
+"""The beginning of the kernel's UUID of a multipath device."""
 
 
 @frozen(kw_only=True)

@@ -29,7 +29,7 @@ class AssignmentKind(StrEnum):
 
 
 class Boundary(StrEnum):
-    """What CPUs of a container, or all of a pod, should not reach across."""
+    """The boundaries that CPUs of a container, or all of a pod, should not reach across."""
 
     NUMA_NODE = "numa_node"
     PHYSICAL_CPU = "physical_cpu"

@@ -109,7 +109,7 @@ class SpdyFrames:
 
 
 class StreamChange(Enum):
-    """What one end of a connection says of a stream."""
+    """A message of one end of a connection about a stream."""
 
     OPENED = auto()
     SENT = auto()

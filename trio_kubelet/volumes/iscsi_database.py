@@ -13,7 +13,7 @@ from attrs import frozen
 from trio_kubelet.kernel.whole_files import write_whole
 
 DATABASES = (Path("/var/lib/iscsi"), Path("/etc/iscsi"))
-"""Where releases of open-iscsi have their records; older ones, and some distributions, in /etc."""
+"""The folders in which open-iscsi has its records: today, and of older releases."""
 
 _SETTING = re.compile(r"([\w.\[\]]+) = ")
 _END = "# END RECORD"
