@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import trio
 
 from lab.orphans import cgroup_of_ours
 from lab.processes import wait_until
-from tests import huge_pages
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Quantity, ResourceRequirements
 from trio_kubelet.kernel.mountinfo import mount_points
@@ -389,38 +388,3 @@ async def test_a_class_that_uses_more_than_it_is_left_is_limited_as_far_as_the_k
         await process.wait()
     await reserving.update_qos((GUARANTEED, BURSTABLE))
     assert limit() == 32 * MI
-
-
-@pytest.fixture
-def unified() -> Iterator[CgroupTree]:
-    """Cgroup v2 with huge pages alone, which a hybrid machine leaves to it, and a few of them."""
-    root = next((each.path for each in mount_points() if each.fs_type == "cgroup2"), None)
-    with huge_pages.set_aside(8):
-        if root is None or "hugetlb" not in (root / "cgroup.controllers").read_text().split():
-            pytest.skip("cgroup v2 has no huge pages here")
-        handed_down = root / "cgroup.subtree_control"
-        was_handed_down = "hugetlb" in handed_down.read_text().split()
-        yield CgroupTree(version=2, hierarchies={"hugetlb": root})
-        if not was_handed_down:
-            handed_down.write_text("-hugetlb")
-
-
-def test_huge_pages_of_a_cgroup_of_v2_are_limited_when_they_are_mapped(
-    unified: CgroupTree, root: str
-) -> None:
-    limit = {huge_pages.PAGE_BYTES: 4 * huge_pages.PAGE_BYTES}
-    unified.create(f"{root}/pod", CgroupConfig(hugepage_limits=limit))
-
-    def use(pages: int) -> str:
-        (folder,) = unified.folders(f"{root}/pod")
-        script = f'echo $$ >{folder}/cgroup.procs; exec {sys.executable} -c "$0" {pages}'
-        command = ["sh", "-c", script, huge_pages.USE_PAGES]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
-
-    try:
-        assert use(4) == ""
-        assert use(5).endswith("OSError: [Errno 12] Cannot allocate memory\n")
-        unified.write(f"{root}/pod", CgroupConfig(hugepage_limits={huge_pages.PAGE_BYTES: 0}))
-        assert use(1).endswith("OSError: [Errno 12] Cannot allocate memory\n")
-    finally:
-        assert unified.remove(root)
