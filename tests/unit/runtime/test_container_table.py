@@ -232,5 +232,5 @@ def test_why_a_container_waits_is_news_once_and_over_with_its_start(table: Conta
     reason = Reason(reason="CrashLoopBackOff")
     assert [table.waits("c", reason), table.waits("c", reason)] == [True, False]
     assert table.reasons == {"c": reason}
-    table.started("c")
+    table.started("c", 0)
     assert table.reasons == {}

@@ -8,6 +8,7 @@ it finds.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import structlog
 from attrs import evolve, frozen
@@ -135,9 +136,14 @@ class ContainerTable:
         self._records[name] = evolve(self[name], reason=reason)
         return is_news
 
-    def started(self, name: str) -> None:
-        """Record that a container was started: it has no reason to wait any more."""
-        self._records[name] = evolve(self[name], reason=None)
+    def started(self, name: str, now_ns: int) -> None:
+        """Record that a container was started: it has no reason to wait any more.
+
+        Only from now on may it run so well that its back-off is forgotten.
+        """
+        known = self[name]
+        backoff = known.backoff and replace(known.backoff, decided_at_ns=now_ns)
+        self._records[name] = evolve(known, reason=None, backoff=backoff)
 
     def attempt(self, name: str, policy: BackoffPolicy, now_ns: int) -> None:
         """Each start after an exit lengthens the back-off that the next exit will meet."""

@@ -415,7 +415,7 @@ class PodContainers:
                 failures.append(_reason_of(error))
                 self._table.waits(name, failures[-1])
             else:
-                self._table.started(name)
+                self._table.started(name, parts.clock.now_ns())
         if failures:
             return PlanResult(failures=tuple(failures))
         return PlanResult(made=NewContainers(sandbox_id=context.sandbox.id, containers=tuple(made)))
