@@ -36,6 +36,7 @@ class LabAgent:
 
     `endpoint` is the runtime's, empty for the hollow runtime; `settings` are further fields of
     KubeletConfiguration, `flags` further flags; `cgroup_root` is where its pods' cgroups are.
+    `run_by` is a command that becomes the agent, whose own command line follows it.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class LabAgent:
         settings: Mapping[str, object] | None = None,
         flags: tuple[str, ...] = (),
         cgroup_root: str = "",
+        run_by: tuple[str, ...] = (),
     ) -> None:
         self.folder = folder.absolute()
         self.manifests = self.folder / "manifests"
@@ -56,6 +58,7 @@ class LabAgent:
         self._endpoint = endpoint
         self.settings = dict(settings or {})
         self._flags = flags
+        self._run_by = run_by
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -120,7 +123,8 @@ class LabAgent:
         self.manifests.mkdir(parents=True, exist_ok=True)
         config = self.folder / "config.json"
         config.write_text(json.dumps(self.configuration))
-        command = [sys.executable, "-m", "trio_kubelet", "run", "--config", str(config)]
+        command = [*self._run_by, sys.executable, "-m", "trio_kubelet", "run"]
+        command += ["--config", str(config)]
         command += ["--root-dir", str(self.root), *self._flags]
         if not self._endpoint:
             command.append("--hollow")

@@ -167,7 +167,7 @@ async def test_a_pod_waits_for_the_claim_of_a_device(tmp_path: Path) -> None:
     assert "failed to fetch PVC" in await problems_of(tmp_path, spec)
 
 
-def test_what_is_missing_is_named_among_what_is_not_there_yet() -> None:
+def test_what_is_missing_is_named_among_what_is_not_there() -> None:
     missing = missing_capabilities()
     left = [row for row in ROWS if row.treatment == WAITS]
     assert [row.name for row in left if row.capability.lower() not in missing] == []

@@ -44,10 +44,8 @@ class FeatureGate:
     locked: bool = False
     """True if the default cannot be changed."""
     use: Use = Use.ASKED
-    waits_for: str = ""
-    """The capability that is missing, of a gate that is as if off and that something will ask."""
     reason: str = ""
-    """Why the agent will never do otherwise, of a gate that is as if off."""
+    """Why the agent will not do otherwise, of a gate that is as if off."""
     own_default: bool | None = None
     """This agent's default, where it is not the Go kubelet's."""
 
@@ -58,6 +56,15 @@ class FeatureGate:
 
 
 NO_CBOR = "the agent and the API server speak JSON; CBOR is off in API servers, too"
+LABELS_OF_FILES = (
+    "the runtime labels the files of a volume one by one, as `Recursive` says, which is right on "
+    "every file system that takes labels; a mount with one label for all would only be faster"
+)
+EXCLUSIVE_STAYS = (
+    "what a container has for itself it keeps for life: its resize is `Infeasible`, as by default; "
+    "the files that both kubelets read (`cpu_manager_state`, `memory_manager_state`) have no place "
+    "for what it had before"
+)
 
 ALPHA = FeatureGate(Stage.ALPHA, default=False)
 BETA = FeatureGate(Stage.BETA, default=True)
@@ -72,11 +79,6 @@ DEPRECATED_OFF = FeatureGate(Stage.DEPRECATED, default=False)
 def always(gate: FeatureGate) -> FeatureGate:
     """The gate of a feature that the agent always has."""
     return evolve(gate, use=Use.AS_IF_ON)
-
-
-def waiting(capability: str, gate: FeatureGate) -> FeatureGate:
-    """The gate of a feature that the agent does not have yet, because it lacks `capability`."""
-    return evolve(gate, use=Use.AS_IF_OFF, waits_for=capability)
 
 
 def never(reason: str, gate: FeatureGate) -> FeatureGate:
@@ -100,7 +102,11 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "CPUManagerPolicyOptions": always(GA),
     "CRIListStreaming": ALPHA,
     "CSIServiceAccountTokenSecrets": always(GA_UNLOCKED),
-    "CSIVolumeHealth": waiting("volume plugins", ALPHA),
+    "CSIVolumeHealth": never(
+        "its metric goes with Kubernetes 1.37, which tells of the health of volumes in the status "
+        "of the pod",
+        ALPHA,
+    ),
     "ChangeContainerStatusOnKubeletRestart": never(
         "what was ready and had started up stays so over a restart of the agent, which is no "
         "outage; the gate brings former behaviour back, and will go",
@@ -118,8 +124,16 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "CustomCPUCFSQuotaPeriod": always(GA_UNLOCKED),
     "DRAConsumableCapacity": always(BETA),
     "DRAExtendedResource": always(BETA),
-    "DRANodeAllocatableResources": waiting("devices", ALPHA),
-    "DRAWorkloadResourceClaims": waiting("devices", ALPHA),
+    "DRANodeAllocatableResources": never(
+        "what the status of a pod says of it has another form in Kubernetes 1.37, and no scheduler "
+        "fills it in by default",
+        ALPHA,
+    ),
+    "DRAWorkloadResourceClaims": never(
+        "such claims belong to groups of pods, which API servers and schedulers of this version "
+        "have only behind gates that are off (`GenericWorkload`)",
+        ALPHA,
+    ),
     "DisableCPUQuotaWithExclusiveCPUs": DEPRECATED,
     "DisableNodeKubeProxyVersion": always(DEPRECATED),
     "DynamicResourceAllocation": always(GA),
@@ -141,14 +155,15 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "ImageVolumeWithDigest": ALPHA,
     "InPlacePodLevelResourcesVerticalScaling": BETA,
     "InPlacePodVerticalScaling": always(GA),
-    "InPlacePodVerticalScalingExclusiveCPUs": waiting("resource managers", ALPHA),
-    "InPlacePodVerticalScalingExclusiveMemory": waiting("resource managers", ALPHA),
+    "InPlacePodVerticalScalingExclusiveCPUs": never(EXCLUSIVE_STAYS, ALPHA),
+    "InPlacePodVerticalScalingExclusiveMemory": never(EXCLUSIVE_STAYS, ALPHA),
     "InPlacePodVerticalScalingInitContainers": BETA,
     "KubeletCgroupDriverFromCRI": always(GA),
     "KubeletCrashLoopBackOffMax": BETA,
     "KubeletEnsureSecretPulledImages": BETA,
     "KubeletFineGrainedAuthz": GA_UNLOCKED,
-    "KubeletInUserNamespace": waiting("an agent without root", ALPHA),
+    # What a host denies the agent's process is said in one line each, whatever the gate is set to.
+    "KubeletInUserNamespace": always(ALPHA),
     "KubeletPSI": always(GA_UNLOCKED),
     "KubeletPodResourcesDynamicResources": GA_UNLOCKED,
     "KubeletPodResourcesGet": always(GA_UNLOCKED),
@@ -180,7 +195,11 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
         "beside the runtime that this could save",
         ALPHA,
     ),
-    "PodCertificateRequest": waiting("volume plugins", BETA_OFF),
+    "PodCertificateRequest": never(
+        "API servers of this version do not serve the requests unless they are told to; those of "
+        "Kubernetes 1.37 do, in another version of the API",
+        BETA_OFF,
+    ),
     "PodLevelResourceManagers": ALPHA,
     "PodLevelResources": BETA,
     "PodLifecycleSleepAction": always(GA),
@@ -208,9 +227,9 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "RestartAllContainersOnContainerExits": BETA,
     "RotateKubeletServerCertificate": BETA,
     "RuntimeClassInImageCriApi": ALPHA,
-    "SELinuxChangePolicy": waiting("volume plugins", GA_UNLOCKED),
-    "SELinuxMount": waiting("volume plugins", BETA_OFF),
-    "SELinuxMountReadWriteOncePod": waiting("volume plugins", GA_UNLOCKED),
+    "SELinuxChangePolicy": never(LABELS_OF_FILES, GA_UNLOCKED),
+    "SELinuxMount": never(LABELS_OF_FILES, BETA_OFF),
+    "SELinuxMountReadWriteOncePod": never(LABELS_OF_FILES, GA_UNLOCKED),
     "SidecarContainers": always(GA),
     "SupplementalGroupsPolicy": always(GA),
     "SystemdWatchdog": always(GA),

@@ -76,11 +76,7 @@ def _gates() -> Iterator[str]:
     yield "As if off, whatever is set, and to stay so:\n"
     yield "| gates | why |"
     yield "|---|---|"
-    yield from _rows((gate.reason, name) for name, gate in KNOWN_GATES.items())
-    yield "\nAs if off, because it is not there yet:\n"
-    yield "| gates | what is missing |"
-    yield "|---|---|"
-    yield from _rows(((gate.waits_for, name) for name, gate in KNOWN_GATES.items()), on)
+    yield from _rows(((gate.reason, name) for name, gate in KNOWN_GATES.items()), on)
     yield (
         "\nAll others concern the control plane, kube-proxy, Windows or the libraries of the Go "
         "kubelet. They are accepted, because a cluster may share its gates, and have no effect."

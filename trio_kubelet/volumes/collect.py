@@ -169,7 +169,7 @@ class Collector:
             bundle = projection.cluster_trust_bundle
             anchors = await self.data.trust_anchors(pod, bundle)
             return _one_file(bundle.path, _private_file(pod, anchors, mode))
-        raise ObjectError("podCertificate sources are not supported yet")
+        raise ObjectError("podCertificate sources are not supported")
 
 
 def _add_all(builder: PayloadBuilder, sources: Iterable[AddFiles]) -> None:

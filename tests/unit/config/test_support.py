@@ -199,9 +199,9 @@ def test_a_drop_in_may_take_back_what_the_file_asks_for(tmp_path: Path) -> None:
 
 
 def test_a_collective_gate_names_what_it_changes_to_no_effect() -> None:
-    alpha = names_in_warning(["--feature-gates=AllAlpha=true,KubeletInUserNamespace=false"])
+    alpha = names_in_warning(["--feature-gates=AllAlpha=true,CSIVolumeHealth=false"])
     assert "featureGates.InPlacePodVerticalScalingExclusiveCPUs" in alpha
-    assert "featureGates.KubeletInUserNamespace" not in alpha
+    assert "featureGates.CSIVolumeHealth" not in alpha
     assert "featureGates.MemoryQoS" not in alpha
     assert "featureGates.HPAScaleToZero" not in alpha
     with pytest.raises(ConfigurationError, match="GracefulNodeShutdown"):
@@ -310,7 +310,7 @@ def test_the_page_in_the_documentation_is_that_of_the_tables() -> None:
 def test_what_is_not_done_has_its_reason_on_the_page() -> None:
     lines = page().splitlines()
     explained = [(each.path, each.support.reason) for each in FIELDS]
-    explained += [(name, gate.reason or gate.waits_for) for name, gate in KNOWN_GATES.items()]
+    explained += [(name, gate.reason) for name, gate in KNOWN_GATES.items()]
     for name, why in explained:
         listed = any(line.endswith(f"| {why} |") and f"`{name}`" in line for line in lines)
         assert listed is bool(why), name
@@ -318,8 +318,7 @@ def test_what_is_not_done_has_its_reason_on_the_page() -> None:
 
 def test_every_gate_that_is_as_if_off_says_why() -> None:
     for name, gate in KNOWN_GATES.items():
-        explained = bool(gate.reason) + bool(gate.waits_for)
-        assert explained == (gate.use is Use.AS_IF_OFF), name
+        assert bool(gate.reason) is (gate.use is Use.AS_IF_OFF), name
 
 
 def test_a_gate_that_is_on_by_default_and_off_here_is_bold_on_the_page() -> None:

@@ -276,7 +276,7 @@ class TestProjected:
 
     async def test_pod_certificates_are_refused(self, data: Fetched) -> None:
         source = VolumeProjection(pod_certificate=PodCertificateProjection(signer_name="x/y"))
-        with pytest.raises(ObjectError, match="not supported yet"):
+        with pytest.raises(ObjectError, match="are not supported"):
             await self.collect(data, source)
 
 
