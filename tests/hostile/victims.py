@@ -73,7 +73,7 @@ class Victims:
         self.agent.remove("attack.yaml")
 
     @contextmanager
-    def undisturbed(self, most_mebibytes: float = MOST_MEBIBYTES) -> Iterator[None]:
+    def undisturbed(self) -> Iterator[None]:
         """What happens in the block disturbs none of them."""
         containers, memory = self._containers(), resident_mib(self.agent.pid)
         seen = len(self._turns())
@@ -88,7 +88,7 @@ class Victims:
         long = [each for each in self._turns()[seen:] if is_too_long(each["cpu_seconds"])]
         assert not long, f"turns of the event loop: {long}"
         grown = resident_mib(self.agent.pid) - memory
-        assert grown < most_mebibytes, f"the agent grew by {grown} MiB"
+        assert grown < MOST_MEBIBYTES, f"the agent grew by {grown} MiB"
 
     def wait_pod(self, name: str, is_so: Callable[[Json], bool]) -> None:
         """Wait until something is so of the pod whose name begins like this."""
@@ -100,11 +100,11 @@ class Victims:
         """Wait until the first container of a pod waits for this reason."""
         self.wait_pod(name, lambda pod: _waits_for(pod) == reason)
 
-    def wait_journal(self, words: str) -> None:
-        """Wait until the agent has noted something of the attack with these words."""
+    def wait_journal(self, words: str, name: str = "") -> None:
+        """Wait until the agent has noted these words of the attack, or of the pod of this name."""
         wait_until(
             lambda: any(
-                words in each["cause"] and _is_of_attack(each["key"])
+                words in each["cause"] and _is_of_attack(each["key"]) and name in each["key"]
                 for each in self.agent.ask("/debug/journal")["entries"]
             ),
             deadline_seconds=DEADLINE_SECONDS,
