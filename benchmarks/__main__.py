@@ -23,6 +23,7 @@ from benchmarks import (
     pod_stop,
     probes,
     relist,
+    resizes,
     scrape,
     streams,
     volumes,
@@ -48,6 +49,7 @@ CLUSTER: Mapping[str, Callable[[Path, int, str], list[Figure]]] = {
     probes.NAME: probes.measure,
     evictions.NAME: evictions.measure,
     eviction_guests.NAME: eviction_guests.measure,
+    resizes.NAME: resizes.measure,
     volumes.NAME: volumes.measure,
 }
 NAMES = (*HOLLOW, *REAL, *CLUSTER)
