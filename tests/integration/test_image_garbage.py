@@ -4,12 +4,16 @@
 """
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 
 import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from lab import UnavailableError, host
 from lab.agent import LabAgent, is_running, pod_manifest
@@ -18,8 +22,22 @@ from lab.images import BUSYBOX, PAUSE, SLEEPER, File, Image
 from lab.processes import wait_until
 from lab.registry import Registry
 from tests.containerds import ASKED_FOR, VERSIONS
-from tests.integration.pods import Node, is_over, until_term
+from tests.integration.pods import NODE_NAME, Node, is_over, until_term
 from tests.missing import do_without
+from tests.trio_clock import TrioClock
+from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec
+from trio_kubelet.rpc import Channel, open_rpc_loop
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
+from trio_kubelet.runtime.images.collection import ImageCollectionPolicy
+from trio_kubelet.runtime.images.collector import (
+    FAILED,
+    NO_ROOM,
+    PERIOD_SECONDS,
+    ImageCollector,
+)
+from trio_kubelet.runtime.images.filesystem import ImageDisk
+from trio_kubelet.telemetry import EventRecorder, Journal
 from trio_kubelet.volumes.mount import mount
 
 IMAGES = int(os.environ.get("TRIO_KUBELET_IMAGES", "24"))
@@ -106,11 +124,79 @@ def test_a_full_disk_gets_room_keeps_what_is_used_and_has_the_rest_pulled_again(
             else_say=lambda: f"{used_percent(small):.0f} % used, {agent.last_words()}",
         )
         assert {SLEEPER, PAUSE} <= names(small)
-        (small.folder / "root" / "more").unlink()
+
+        fill_up(small.folder / "root" / "most", small, 90)
+        wait_until(
+            lambda: NO_ROOM in told_of_the_node(agent),
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: f"{used_percent(small):.0f} % used, {agent.last_words()}",
+        )
+        for name in ("more", "most"):
+            (small.folder / "root" / name).unlink()
         node.add(pod_manifest("again", {**until_term("c"), "image": pulled}))
         node.wait("again", is_running)
         assert "Successfully pulled image" in str(node.events("again"))
         node.remove_all()
+
+
+@pytest.fixture
+def hastened() -> MockClock:
+    """A clock that goes as the real one does, and can be put forward."""
+    return MockClock(rate=1.0)
+
+
+async def test_a_disk_that_stays_full_of_images_in_use_is_told_of_in_each_round(
+    small: Containerd, tmp_path: Path, hastened: MockClock
+) -> None:
+    """The five minutes between two rounds pass at once."""
+    fill_up(small.folder / "root" / "some", small, HIGH + 2)
+    before = names(small)
+    clock, told = TrioClock(), list[tuple[str, str]]()
+    journal, health, sources_known = Journal(clock), RuntimeHealth(), trio.Event()
+    recorder = EventRecorder(journal, "node")
+    recorder.on_event.add(lambda event: told.append((event.reason, event.message)))
+    health.update(RuntimeState(up=True, network_ready=True))
+    sources_known.set()
+    containers = tuple(Container(name="c", image=each) for each in before)
+    waiting = Pod(metadata=ObjectMeta(name="p", uid="u"), spec=PodSpec(containers=containers))
+    async with open_rpc_loop(), trio.open_nursery() as nursery:
+        client = RuntimeClient(Channel(small.endpoint))
+        collector = ImageCollector(
+            client=client,
+            runtime_health=health,
+            policy=ImageCollectionPolicy(
+                high_percent=HIGH, low_percent=LOW, minimum_age=timedelta()
+            ),
+            disk=ImageDisk(client=client),
+            pods=lambda: (waiting,),
+            sources_known=sources_known,
+            on_removed=trio.lowlevel.checkpoint,
+            root=tmp_path,
+            clock=clock,
+            journal=journal,
+            recorder=recorder,
+        )
+        nursery.start_soon(collector.run)
+        for events in (1, 3, 5):
+            with trio.fail_after(DEADLINE_SECONDS):
+                while len(told) < events:  # noqa: ASYNC110 - a runtime and a disk
+                    await trio.sleep(0.1)
+            await wait_all_tasks_blocked()
+            hastened.jump(PERIOD_SECONDS)
+        nursery.cancel_scope.cancel()
+    words = (
+        r"Failed to garbage collect required amount of images. Attempted to free \d+ bytes, "
+        r"but only found 0 bytes eligible to free."
+    )
+    assert all(re.fullmatch(words, message) for _, message in told), told
+    assert [reason for reason, _ in told] == [NO_ROOM, NO_ROOM, FAILED, NO_ROOM, FAILED]
+    assert names(small) == before
+
+
+def told_of_the_node(agent: LabAgent) -> set[str]:
+    """The reasons of the events about the node."""
+    entries = agent.ask(f"/debug/journal?pod={NODE_NAME}")["entries"]
+    return {entry["event"] for entry in entries if entry["kind"] == "event"}
 
 
 def fill_up(file: Path, containerd: Containerd, percent: int) -> None:
