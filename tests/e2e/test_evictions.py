@@ -6,6 +6,8 @@ The Go kubelet does the same (TRIO_KUBELET_E2E_AGENT=go), but looks every ten se
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from lab.cluster_api import Json
 from lab.go_kubelet import GoKubelet
 from lab.processes import run, wait_until
-from tests.e2e.cluster import Namespace, conditions, is_ready, until_term
+from tests.e2e.cluster import Namespace, conditions, is_over, is_ready, until_term, workload
 from tests.e2e.eviction_cases import (
     DEADLINE_SECONDS,
     MI,
@@ -180,6 +182,42 @@ def test_pods_that_break_limits_of_their_own_go(
             assert pod["status"]["message"] == message
             assert "DisruptionTarget" not in conditions(pod)
         assert is_ready(namespace.pod("modest"))
+
+
+@pytest.mark.skipif(AGENT is GoKubelet, reason="the Go kubelet rejects them as fast as they come")
+def test_the_pods_that_a_controller_makes_for_rejected_ones_come_later_and_later(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    """Its pods name the node, so that no scheduler keeps them away; then the disk has room again.
+
+    A pod fails a second after the one before it, or two, or four; the next one follows that.
+    """
+    hard = {"nodefs.available": "40Mi"}
+    with (
+        settings(local_cluster, evictionHard=hard),
+        small_disk(local_cluster, namespace, "size=100m"),
+    ):
+        filling = local_cluster.agent.root / "filling"
+        filling.write_bytes(bytes(80 * MI))
+        wait_condition(local_cluster, "DiskPressure", "True")
+        body = workload("made", until_term("c"))
+        body["spec"]["template"]["spec"]["nodeName"] = local_cluster.node
+        namespace.create("Deployment", "made", body)
+        namespace.wait_all(lambda pods: len(pods) >= 5, deadline_seconds=DEADLINE_SECONDS)
+        filling.unlink()
+        pods = namespace.wait_all(
+            lambda pods: any(map(is_ready, pods)), deadline_seconds=DEADLINE_SECONDS
+        )
+        namespace.kubectl("delete", "deployment", "made", "--cascade=foreground")
+        rejected = [pod for pod in pods if is_over(pod)]
+        for pod in rejected:
+            assert pod["status"]["reason"] == "Evicted"
+            assert pod["status"]["message"] == (
+                "Pod was rejected: The node had condition: [DiskPressure]. "
+            )
+        made = sorted(datetime.fromisoformat(pod["metadata"]["creationTimestamp"]) for pod in pods)
+        distances = [(later - earlier).total_seconds() for earlier, later in pairwise(made[:5])]
+        assert [max(*each) for each in zip(distances, (0, 1, 2, 4), strict=True)] == distances
 
 
 @pytest.mark.skipif(AGENT is GoKubelet, reason="the Go kubelet writes no decision down")
