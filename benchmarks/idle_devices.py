@@ -9,10 +9,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import trio
+from attrs import define
 
 from benchmarks.figures import Figure
 from benchmarks.idle import cpu_percent, resident_mib
@@ -26,6 +27,8 @@ from trio_kubelet.devices.records import CHECKPOINT
 
 NAME = "idle-devices"
 PODS = 250
+SETTINGS = {"maxPods": PODS, "registryPullQPS": 0}
+"""All pods pull their image at once; most would be in back-off for minutes at the default rate."""
 WATCHED_SECONDS = 60.0
 QUIET_SECONDS = 20.0
 """Until the burst of starts has faded."""
@@ -35,48 +38,76 @@ GOAL_MORE_CPU_PERCENT = 0.1
 """Of one core, beside what the same pods cost without devices: nothing that can be measured."""
 
 
+@define
+class IdleNode:
+    """An agent with its pods, and what it takes at rest: percent of a core, and MiB."""
+
+    agent: LabAgent
+    plugin: LabDevicePlugin
+    percent: float = 0.0
+    mebibytes: float = 0.0
+
+    async def watch(self) -> None:
+        """Watch it for a while."""
+        self.percent = await cpu_percent(self.agent.pid, WATCHED_SECONDS)
+        self.mebibytes = resident_mib(self.agent.pid)
+
+    def work(self) -> tuple[int, int]:
+        """The number of calls of the plugin, and the time at which the checkpoint was written."""
+        path = self.agent.root / "device-plugins" / CHECKPOINT
+        return len(self.plugin.calls()), path.stat().st_mtime_ns
+
+
 async def measure(folder: Path, _rounds: int) -> list[Figure]:
-    """Run the pods without devices and with them, and watch both."""
-    found = {}
-    for kind in ("without", "with"):
-        agent = LabAgent(folder / kind, settings={"maxPods": PODS})
-        try:
-            await trio.to_thread.run_sync(agent.start)
-            found[kind] = await _measure(agent, has_devices=kind == "with")
-        finally:
-            agent.kill()  # The pods of the hollow runtime end with it.
-            detach_mounts_below(agent.folder)
-    (percent, mebibytes), (percent_without, mebibytes_without) = found["with"], found["without"]
+    """Run the pods without devices and with them, and watch both in the same minute.
+
+    What else the machine does changes what the same work costs, and so it is the same for both.
+    """
+    with ExitStack() as stack:
+        nodes = []
+        for kind in ("without", "with"):
+            node = stack.enter_context(_node(folder / kind))
+            await trio.to_thread.run_sync(_start_pods, node.agent, kind == "with")
+            nodes.append(node)
+        await trio.sleep(QUIET_SECONDS)
+        before = [node.work() for node in nodes]
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(node.watch)
+        if [node.work() for node in nodes] != before:
+            raise LabError("something was done for devices while nothing happened")
+    without, with_devices = nodes
     watched = f"{PODS} pods, {WATCHED_SECONDS:.0f} s; without devices"
     return [
         Figure(
             benchmark=NAME,
             name="CPU more than without devices",
-            value=max(0.0, percent - percent_without),
+            value=max(0.0, with_devices.percent - without.percent),
             unit="%",
             goal=GOAL_MORE_CPU_PERCENT,
-            how=f"{percent:.2f} %; {watched} {percent_without:.2f} %",
+            how=f"{with_devices.percent:.2f} %; {watched} {without.percent:.2f} %",
         ),
         Figure(
             benchmark=NAME,
             name="memory more than without devices",
-            value=mebibytes - mebibytes_without,
+            value=with_devices.mebibytes - without.mebibytes,
             unit="MiB",
-            how=f"{mebibytes:.0f} MiB; {watched} {mebibytes_without:.0f} MiB",
+            how=f"{with_devices.mebibytes:.0f} MiB; {watched} {without.mebibytes:.0f} MiB",
         ),
     ]
 
 
-async def _measure(agent: LabAgent, *, has_devices: bool) -> tuple[float, float]:
-    """Start the pods; the CPU time at rest, in percent, and the memory in MiB."""
-    with _device_plugin(agent) as plugin:
-        await trio.to_thread.run_sync(_start_pods, agent, has_devices)
-        await trio.sleep(QUIET_SECONDS)
-        before = _work(agent, plugin)
-        percent = await cpu_percent(agent.pid, WATCHED_SECONDS)
-        if _work(agent, plugin) != before:
-            raise LabError("something was done for devices while nothing happened")
-        return percent, resident_mib(agent.pid)
+@contextmanager
+def _node(folder: Path) -> Iterator[IdleNode]:
+    """An agent and a device plugin, until the end of the block."""
+    agent = LabAgent(folder, settings=SETTINGS)
+    try:
+        agent.start()
+        with _device_plugin(agent) as plugin:
+            yield IdleNode(agent, plugin)
+    finally:
+        agent.kill()  # The pods of the hollow runtime end with it.
+        detach_mounts_below(agent.folder)
 
 
 @contextmanager
@@ -108,9 +139,3 @@ def _start_pods(agent: LabAgent, has_devices: bool) -> None:
         deadline_seconds=DEADLINE_SECONDS,
         else_say=lambda: f"not all pods run: {agent.last_words()}",
     )
-
-
-def _work(agent: LabAgent, plugin: LabDevicePlugin) -> tuple[int, int]:
-    """The calls of the plugin, and the time at which the checkpoint was written."""
-    path = agent.root / "device-plugins" / CHECKPOINT
-    return len(plugin.calls()), path.stat().st_mtime_ns
