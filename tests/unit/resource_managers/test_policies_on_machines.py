@@ -100,6 +100,11 @@ def given(shape: Shape, policy: str, wanted: str, options: str, *, by_pod: bool)
         (FOUR_NODES, RESTRICTED, "5", BY_SOCKET, "1-2,16-18"),
         (FOUR_NODES, RESTRICTED, "16", BY_SOCKET, "8-15,24-31"),
         (FOUR_NODES, RESTRICTED, "5 5 6", BY_SOCKET, "1-2,16-18 3-5,19-20 8-10,24-26"),
+        (FOUR_NODES, RESTRICTED, "8 9", "", "4-7,20-23 8-11,16,24-27"),
+        (FOUR_NODES, RESTRICTED, "8 9", BY_SOCKET, "4-7,20-23 8-12,24-27"),  # all of one socket
+        (FOUR_NODES, RESTRICTED, "17", BY_SOCKET, "8-16,24-31"),  # three nodes are of two sockets
+        (FOUR_NODES, RESTRICTED, "9 9 10", BY_SOCKET, REFUSED),
+        (FOUR_NODES, BEST, "9 9 10", BY_SOCKET, "4-7,16,20-23 8-12,24-27 1-3,13-14,17-19,29-30"),
         # No second threads, or not of all cores
         (SMT_OFF, SINGLE, "3", "", "1-3"),
         (SMT_OFF, SINGLE, "4", "", "4-7"),
