@@ -63,7 +63,7 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
     known = {stored.pod.metadata.uid: stored.pod for stored in node.agent.parts.store}
     for uid in sorted(known.keys() ^ wanted.keys()):
         yield f"pod {uid} is wanted: {uid in wanted}, known to the agent: {uid in known}"
-    shown = _shown(node)
+    shown = shown_pods(node)
     for uid in sorted(known.keys() & wanted.keys()):
         if uid not in shown:
             yield f"pod {uid} is not shown by the API"
@@ -105,7 +105,7 @@ def _node_problems(node: Node) -> Iterator[str]:
         yield f"the lease was renewed {age_seconds:.0f} s ago"
 
 
-def _shown(node: Node) -> dict[str, Pod]:
+def shown_pods(node: Node) -> dict[str, Pod]:
     """What the API shows, by the UIDs that pods have on the node: mirrors show static ones."""
     return {
         each.metadata.annotations.get(CONFIG_MIRROR, each.metadata.uid): each
@@ -241,7 +241,7 @@ def leftovers(node: Node, record: Record) -> Iterator[str]:
         "containers": [c.sandbox.config.metadata.uid for c in node.runtime.containers],
         "pod folders": _names(node.pod_folders),
         "log folders": [name.split("_")[2] for name in _names(node.logs)],
-        "objects": _shown(node).keys(),
+        "objects": shown_pods(node).keys(),
     }
     for place, uids in places.items():
         for uid in sorted(set(uids) - wanted):

@@ -76,6 +76,10 @@ def beyond_its_pods_limits(record: Record, uid: str, life: Life) -> Iterator[str
     quota, memory_bytes = POD_LIMITS if wanted.shape.has_limits else NO_LIMITS
     if life.name in wanted.shape.amounts:
         memory_bytes = limits[1]  # It has a limit of its own, which `resized` knows.
+    if (milli := wanted.shape.cpu_limits.get(life.name)) is not None:
+        # On CPUs that it has for itself nothing holds it up.
+        own = life.name in wanted.shape.cpus
+        quota = 0 if own else milli_cpu_to_quota(milli, period_us=100_000)
     if limits != (quota, memory_bytes):
         yield f"{life.name} of pod {uid} has the limits {limits} of cpu and memory"
 

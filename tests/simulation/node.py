@@ -44,7 +44,8 @@ from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.k8s.client import ApiClient, ApiClients
 from trio_kubelet.node.host import Host, read_hosts
-from trio_kubelet.node.machine import read_machine
+from trio_kubelet.node.machine import MachineSize, read_machine
+from trio_kubelet.resource_managers.machine_topology import MachineTopology
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.images.collection import DiskSpace
 from trio_kubelet.runtime.lifecycle.allocations import ALLOCATED
@@ -224,6 +225,14 @@ class Node:
             ],
             cache_logger_on_first_use=False,
         )
+
+    def set_topology(self, topology: MachineTopology) -> None:
+        """Let the machine have these CPUs and NUMA nodes from the next agent on."""
+        size = MachineSize(
+            cpu_milli=1000 * len(topology.cpus),
+            memory_bytes=sum(node.memory_bytes for node in topology.numa_nodes),
+        )
+        self._machine = evolve(self._machine, size=size, topology=topology)
 
     def boot(self) -> None:
         """Let the machine start anew. There is no agent."""

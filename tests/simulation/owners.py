@@ -9,6 +9,7 @@ from attrs import evolve
 
 from tests.simulation.node import NODE, Node
 from tests.simulation.pods import PodMaker
+from tests.simulation.policies import Policies, asking_for_cpus
 from tests.simulation.record import Record, Wanted
 from tests.simulation.shapes import Fate, Shape
 from tests.simulation.shared import SharedObjects
@@ -28,12 +29,16 @@ class Owners:
         record: Record,
         chance: random.Random,
         start_soon: Callable[..., None],
+        policies: Policies,
     ) -> None:
         self._node = node
         self._record = record
         self._chance = chance
         self._start_soon = start_soon
         self._pods = PodMaker(chance, str(node.root / "host" / "data"), node.knows_devices)
+        self._policies = policies
+        # Of its own, as that of claims.
+        self._cpu_chance = random.Random(str(chance.getstate()))
         self._shared = SharedObjects(node.api, chance)
         self._gone: list[Wanted] = []
 
@@ -47,7 +52,11 @@ class Owners:
         """Create a pod, if there are not too many."""
         if len(self._record.wanted) < MOST_PODS:
             is_static = self._chance.random() < 0.4
-            self._want(self._pods.make(is_static=is_static), is_static=is_static)
+            shape = self._pods.make(is_static=is_static)
+            if self._policies.gives_away:
+                amounts = self._policies.cpu_amounts
+                shape = asking_for_cpus(shape, amounts, self._cpu_chance)
+            self._want(shape, is_static=is_static)
 
     def _want(self, shape: Shape, *, is_static: bool) -> None:
         if not is_static:

@@ -112,7 +112,12 @@ class PodMaker:
         return self.resized(evolve(shape, document=document), may_be_refused=False)
 
     def resized(self, shape: Shape, *, may_be_refused: bool) -> Shape:
-        """The pod with other amounts of cpu and memory, perhaps with more than there is."""
+        """The pod with other amounts of cpu and memory, perhaps with more than there is.
+
+        One that has CPUs for itself stays as it is.
+        """
+        if shape.cpu_limits:
+            return shape
         document = deepcopy(dict(shape.document))
         for container in document["spec"]["containers"]:
             if "resources" in container:

@@ -46,6 +46,8 @@ class Wanted:
     """The range of ids that it was given."""
     amounts: dict[str, tuple[int, int]] = field(factory=dict)
     """The amounts that its containers were made with first, as `Shape.amounts`."""
+    placements: dict[str, tuple[str, str]] = field(factory=dict)
+    """The lists of NUMA nodes and of CPUs of their own that its containers were given first."""
     former: list[Shape] = field(factory=list)
     """As its owner wanted it before, the first version first."""
 

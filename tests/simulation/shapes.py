@@ -118,6 +118,20 @@ class Shape:
         }
 
     @property
+    def cpu_limits(self) -> Mapping[str, int]:
+        """The limits of containers in millicores, by their names. Who has one is Guaranteed."""
+        spec = self.document["spec"]
+        containers = (*spec.get("initContainers", ()), *spec["containers"])
+        limits = {each["name"]: each.get("resources", {}).get("limits", {}) for each in containers}
+        return {n: Quantity(each["cpu"]).milli_value for n, each in limits.items() if "cpu" in each}
+
+    @property
+    def cpus(self) -> Mapping[str, int]:
+        """The numbers of CPUs that containers are to have for themselves, by their names."""
+        limits = self.cpu_limits.items()
+        return {name: milli // 1000 for name, milli in limits if milli % 1000 == 0}
+
+    @property
     def devices(self) -> Mapping[str, int]:
         """The numbers of devices that containers ask for, by their names."""
         containers = self.document["spec"]["containers"]

@@ -27,25 +27,22 @@ from tests.simulation.convergence import (
 )
 from tests.simulation.disk import Disk
 from tests.simulation.fault_schedule import FaultSchedule
-from tests.simulation.health import (
-    ContainerHealth,
-    Mood,
-    behaviours_with_health,
-    health_of,
-)
+from tests.simulation.health import ContainerHealth, Mood, health_of
 from tests.simulation.invariants import Invariants
 from tests.simulation.load import EVICTION_SETTINGS
 from tests.simulation.mounts import MountTable
 from tests.simulation.node import NODE, Node, WallClock
 from tests.simulation.node_plugins import NodePlugins
-from tests.simulation.owners import MOST_PODS, Owners
+from tests.simulation.owners import Owners
+from tests.simulation.placements import PlacementRules
+from tests.simulation.policies import MACHINE, policies_of
 from tests.simulation.power import Power
 from tests.simulation.record import Record
-from tests.simulation.shapes import PRIVATE_IMAGES, REGISTRY, UNREACHABLE
-from tests.simulation.shared import PASSWORD, USER
+from tests.simulation.runtimes import loses_events, runtime_options
+from tests.simulation.shapes import REGISTRY
 from tests.simulation.shortages import Shortages
 from tests.turns import making_test_data
-from trio_kubelet.hollow import HollowOptions, HollowRegistry, HollowRuntime, Latencies, RemoteImage
+from trio_kubelet.hollow import HollowRuntime
 from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import NODES, PODS
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -70,22 +67,6 @@ TROUBLES: tuple[Mapping[str, Any], ...] = (
     {"lost": True},
     {"seconds": 3.0},
     {"seconds": 40.0},
-)
-
-REGISTRIES = HollowRegistry(
-    images={
-        image: RemoteImage(pull_seconds=1.5, credentials=(USER, PASSWORD))
-        for image in PRIVATE_IMAGES
-    },
-    unreachable=frozenset({UNREACHABLE}),
-    pull_seconds=1.5,
-)
-
-RUNTIMES = (
-    ("hollow", "1.0"),
-    ("containerd", "2.1.0"),
-    ("containerd", "1.7.5"),
-    ("containerd", "1.6.9"),
 )
 
 
@@ -113,7 +94,9 @@ class World:
         self._nursery = nursery
         clock = WallClock()
         self._fault_schedule = FaultSchedule(random.Random(seed + 1))
-        runtime = HollowRuntime(clock, nursery, self._runtime_options(seed))
+        options = runtime_options(seed, self._chance, self._fault_schedule)
+        self._record.loses_events = loses_events(options)
+        runtime = HollowRuntime(clock, nursery, options)
         self._node = invariants.node = Node(
             root,
             clock,
@@ -127,12 +110,18 @@ class World:
         self._fault_schedule.on_call = invariants.on_call
         invariants.evictions.node = self._node
         invariants.evictions.on_eviction = self._end_agent_in_an_eviction
-        self._node.settings = EVICTION_SETTINGS
+        policies = policies_of(seed)
+        self._node.settings = {**EVICTION_SETTINGS, **policies.settings}
+        if policies.gives_away:
+            self._node.set_topology(MACHINE)
+        self._placements = PlacementRules(self._node, self._record, policies, invariants.violated)
+        runtime.events.add_observer(self._placements.on_event)
+        self._node.api.storage.observers.append(self._placements.on_write)
         self._disk.measure = self._node.load.statvfs
         self._shortages = Shortages(self._node, self._record, self._chance, self._start_soon)
         runtime.events.add_observer(self._shortages.on_event)
         self._node.api.storage.observers.append(invariants.on_write)
-        self._owners = Owners(self._node, self._record, self._chance, self._start_soon)
+        self._owners = Owners(self._node, self._record, self._chance, self._start_soon, policies)
         self._plugins = NodePlugins(
             seed + 5,
             self._node,
@@ -187,25 +176,6 @@ class World:
         }
         self._outages = 0
         self._is_faulty = False
-
-    def _runtime_options(self, seed: int) -> HollowOptions:
-        name, version = self._chance.choice(RUNTIMES)
-        event_loss = self._chance.choice((0.0, 0.0, 0.05, 0.5))
-        event_buffer = self._chance.choice((1000, 4))
-        self._record.loses_events = bool(event_loss) or event_buffer < MOST_PODS
-        return HollowOptions(
-            name=name,
-            version=version,
-            seed=seed,
-            faults=self._fault_schedule,
-            latencies=Latencies(run_pod_sandbox=0.2, start_container=0.05, stop_pod_sandbox=0.05),
-            registry=REGISTRIES,
-            behaviours=behaviours_with_health(random.Random(seed + 3)),
-            event_loss=event_loss,
-            event_buffer=event_buffer,
-            share_event_channel=version.startswith("1.7"),
-            has_events=version != "1.6.9",
-        )
 
     async def live(self, rounds: int) -> None:
         """Live through a number of rounds of faults, each with a quiet phase after it."""
@@ -264,9 +234,13 @@ class World:
                 self._look_for("not told:", untold_pressures)
         self._look_for("not settled:", unsettled)
         self._look_for("not settled:", self._unsettled_plugins)
+        self._look_for("not settled:", self._unsettled_placements)
 
     def _unsettled_plugins(self, _node: Node, _record: Record) -> Iterable[str]:
         return self._plugins.unsettled()
+
+    def _unsettled_placements(self, _node: Node, _record: Record) -> Iterable[str]:
+        return self._placements.unsettled()
 
     def _look_for(self, kind: str, problems: Callable[[Node, Record], Iterable[str]]) -> None:
         with making_test_data():
