@@ -22,7 +22,8 @@ from tests.e2e.eviction_cases import (
     wait_node_event,
 )
 from tests.e2e.guest import GuestCluster
-from tests.guest.node import UNIT, Node
+from tests.guest.node import ROOT, UNIT, Node
+from trio_kubelet.eviction.records import FILE
 
 ROUNDS = int(os.environ.get("TRIO_KUBELET_E2E_PRESSURES") or 1)
 """How often the machine's memory is eaten; `nox -s pressures` does it ten times."""
@@ -33,6 +34,8 @@ RESERVED_MIB = 400
 # Of the machine's 2 GiB pods have 1.6; 50 MiB a second for each of four that eat.
 EATERS = 4
 DEADLINE_SECONDS = 240
+# Without it each pod is an event about the node, of which the API gets no more than a few.
+QUIET = {"clusterDNS": ["10.96.0.10"]}
 MOUNT = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
 DISK: Json = {"name": "v", "emptyDir": {}}
 MEMORY: Json = {"name": "v", "emptyDir": {"medium": "Memory"}}
@@ -53,7 +56,9 @@ def measure(node: Node, command: str) -> int:
 def thresholds(node: Node) -> dict[str, str]:
     """Thresholds that a pod can cross in seconds, by what there is now."""
     disk = measure(node, "df --output=avail --block-size=1M / | tail -1")
-    inodes = measure(node, "df --output=iavail / | tail -1")
+    inodes, of_images = (
+        measure(node, f"df --output=iavail {path} | tail -1") for path in ("/", IMAGES)
+    )
     most = measure(node, "sort -n /proc/sys/kernel/pid_max /proc/sys/kernel/threads-max | head -1")
     tasks = measure(node, "cut -d/ -f2 /proc/loadavg | cut -d' ' -f1")
     return {
@@ -61,6 +66,7 @@ def thresholds(node: Node) -> dict[str, str]:
         "nodefs.available": f"{disk - 500}Mi",
         "nodefs.inodesFree": str(inodes - 3000),
         "imagefs.available": "100Mi",
+        "imagefs.inodesFree": str(of_images - 3000),
         "pid.available": str(most - tasks - 400),
     }
 
@@ -80,8 +86,7 @@ def node(guest_cluster: GuestCluster) -> Iterator[Node]:
         **NOTHING_BUT_PODS,
         systemReserved={"memory": f"{RESERVED_MIB}Mi"},
         evictionHard=thresholds(node),
-        # Or each pod is an event about the node, of which the API gets no more than a few.
-        clusterDNS=["10.96.0.10"],
+        **QUIET,
     ):
         guest_cluster.wait_node_ready(deadline_seconds=DEADLINE_SECONDS)
         yield node
@@ -127,30 +132,54 @@ def containers(namespace: Namespace) -> dict[str, tuple[bool, str, int]]:
     }
 
 
+EAT_IN_STEPS = "for n in $(seq 34); do dd if=/dev/zero of=/v/$n bs=1M count=50; sleep .2; done"
+
+
 @pytest.mark.parametrize(
-    ("resource", "condition", "script", "volume"),
+    ("signal", "resource", "condition", "script", "volume"),
     [
         (
+            "nodefs.available",
             "ephemeral-storage",
             "DiskPressure",
             "fallocate -l 700M /v/data",
             DISK,
         ),
-        ("inodes", "DiskPressure", "for n in $(seq 5000); do : >/v/$n; done", DISK),
-        ("ephemeral-storage", "DiskPressure", "dd if=/dev/zero of=/data bs=1M count=200", None),
-        ("pids", "PIDPressure", "for n in $(seq 600); do sleep 1000000 & done", None),
         (
-            "memory",
-            "MemoryPressure",
-            "for n in $(seq 34); do dd if=/dev/zero of=/v/$n bs=1M count=50; sleep .2; done",
-            MEMORY,
+            "nodefs.inodesFree",
+            "inodes",
+            "DiskPressure",
+            "for n in $(seq 5000); do : >/v/$n; done",
+            DISK,
         ),
+        (
+            "imagefs.available",
+            "ephemeral-storage",
+            "DiskPressure",
+            "dd if=/dev/zero of=/data bs=1M count=200",
+            None,
+        ),
+        (
+            "imagefs.inodesFree",
+            "inodes",
+            "DiskPressure",
+            "mkdir /files; for n in $(seq 5000); do : >/files/$n; done",
+            None,
+        ),
+        (
+            "pid.available",
+            "pids",
+            "PIDPressure",
+            "for n in $(seq 600); do sleep 1000000 & done",
+            None,
+        ),
+        ("allocatableMemory.available", "memory", "MemoryPressure", EAT_IN_STEPS, MEMORY),
     ],
-    ids=["nodefs", "inodes", "imagefs", "pids", "memory"],
 )
 def test_the_pod_that_takes_what_is_short_goes(
     guest_cluster: GuestCluster,
     namespace: Namespace,
+    signal: str,
     resource: str,
     condition: str,
     script: str,
@@ -162,8 +191,33 @@ def test_the_pod_that_takes_what_is_short_goes(
     message = pod["status"]["message"]
     assert message.startswith(f"The node was low on resource: {resource}. Threshold quantity: ")
     assert disrupted(pod)
+    assert cause(guest_cluster.machine, pod) == signal
     wait_node_event(guest_cluster, "EvictionThresholdMet", f"Attempting to reclaim {resource}")
     wait_condition(guest_cluster, condition, "False")
+
+
+def test_the_pod_that_takes_the_memory_of_the_whole_machine_goes(
+    guest_cluster: GuestCluster, namespace: Namespace, node: Node
+) -> None:
+    """Pods have no limit together; the volume can have what the machine has less the threshold."""
+    hard = {"memory.available": "900Mi"}
+    unlimited = {"enforceNodeAllocatable": ["none"], "systemReserved": {}}
+    with node.configured(**NOTHING_BUT_PODS, **QUIET, **unlimited, evictionHard=hard):
+        guest_cluster.wait_node_ready(deadline_seconds=DEADLINE_SECONDS)
+        taker = ends_with_143(EAT_IN_STEPS, **MOUNT, **asking("10Mi"))
+        namespace.add("taker", taker, volumes=[MEMORY])
+        pod = evicted(namespace, "taker")
+        assert "memory. Threshold quantity: 900Mi, available: " in pod["status"]["message"]
+        assert cause(node, pod) == "memory.available"
+        wait_condition(guest_cluster, "MemoryPressure", "False")
+    guest_cluster.wait_node_ready(deadline_seconds=DEADLINE_SECONDS)
+
+
+def cause(node: Node, pod: Json) -> str:
+    """The signal for which the agent evicted a pod, by its own record."""
+    records = json.loads(node.guest.read(f"{ROOT}/{FILE}"))["evictions"]
+    (found,) = (each["cause"] for each in records if each["uid"] == pod["metadata"]["uid"])
+    return str(found)
 
 
 def eater(number: int) -> Json:
