@@ -233,6 +233,18 @@ def reloads(session: nox.Session) -> None:
 
 
 @nox.session
+def images(session: nox.Session) -> None:
+    """Whether a disk of 200 images gets room, keeps what is used and has the rest pulled again.
+
+    `integration` has 24: minutes, on each containerd.
+    """
+    install(session, "test")
+    file = "tests/integration/test_image_garbage.py"
+    environment = {"TRIO_KUBELET_IMAGES": "200", "CI": "true"}
+    session.run("pytest", "-n0", file, *session.posargs, env=environment)
+
+
+@nox.session
 def logs(session: nox.Session) -> None:
     """Whether a follower has every line of a log of 5 MB/s once, for half an hour of rotations."""
     install(session, "test")
