@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from lab import LabError, UnavailableError, control_plane_programs, images, instances
+from lab import (
+    LabError,
+    UnavailableError,
+    control_plane_programs,
+    csi_sidecars,
+    images,
+    instances,
+)
 from lab.containerd import Containerd
 from lab.guest import images as guest_images
 from lab.guest.guest import Guest
@@ -54,7 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     programs.add_argument(
         "--all",
         action="store_true",
-        help="also the Go kubelet and kubeadm, which some tests compare with and join by",
+        help="also the Go kubelet and kubeadm, which some tests compare with and join by, and the "
+        "controllers of kubernetes-csi",
     )
     programs.add_argument(
         "--if-possible",
@@ -119,6 +127,7 @@ def _control_plane_programs(options: argparse.Namespace) -> None:
         if options.all:
             control_plane_programs.go_kubelet(options.version)
             control_plane_programs.kubeadm(options.version)
+            csi_sidecars.find()
     except UnavailableError as reason:
         if not options.if_possible:
             raise

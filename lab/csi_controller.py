@@ -108,9 +108,14 @@ class ProvisioningDriver(LabDriver):
             raise RpcError(Code.FAILED_PRECONDITION, f"{found.id} is attached to {found.node}")
 
         def delete() -> None:
-            if found is not None:
-                shutil.rmtree(self.data(found.id), ignore_errors=True)
-                self._file(found.id).unlink()
+            if found is None:
+                return
+            data = self.data(found.id)
+            if data.is_dir():
+                shutil.rmtree(data)
+            else:
+                data.unlink(missing_ok=True)
+            self._file(found.id).unlink()
 
         await self._carry_out("DeleteVolume", {"volume": request.volume_id}, delete)
         return csi.DeleteVolumeResponse()

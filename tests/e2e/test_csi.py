@@ -33,11 +33,11 @@ def csi_node(local_cluster: LocalCluster) -> str:
 
 @contextmanager
 def driver(
-    cluster: LocalCluster, folder: Path, node_id: str, *options: str
+    cluster: LocalCluster, folder: Path, node_id: str, *options: str, kind: str = "lab.csi_driver"
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A driver as a process of its own, which is killed at the end."""
     socket = cluster.agent.root / "plugins_registry" / "l.sock"
-    command = [sys.executable, "-m", "lab.csi_driver", "--folder", str(folder)]
+    command = [sys.executable, "-m", kind, "--folder", str(folder)]
     command += ["--registry-socket", str(socket), "--name", NAME, "--node-id", node_id, "--mounts"]
     command += options
     with subprocess.Popen(command) as process:
