@@ -3,7 +3,9 @@
 A read of 256 KiB holds 29,000 frames without content, each of which costs a dozen microseconds or
 more, whether it means anything or not: empty data, settings, pings. So the frames of a read are
 taken in turns of the event loop. Of a peer that is not trusted, as a plugin is not, a burst is
-taken at once and then so many in a second, which those that send too many share.
+taken at once and then so many in a second, which all such peers share: those that send too many
+in equal parts, others as they come. Bursts are shared, too, or a peer would have another one with
+each connection.
 """
 
 import asyncio
@@ -18,10 +20,14 @@ from h2.config import H2Configuration
 WORK_IN_A_TURN = 64
 """A frame is one unit of work, some twenty microseconds; long ones of some types are more."""
 WORK_IN_A_SECOND = 2000.0
-"""Of all peers together that have used up their burst."""
+"""Of all peers together that wait, and as much again of all others that use up their bursts."""
 BURST = 4000.0
+BURSTS_OF_ALL = 16 * BURST
 MAX_UNSENT_BYTES = 1 << 20
-"""The most bytes that a peer leaves unread, such as answers to its pings; requests wait before."""
+"""The most bytes that a peer leaves unread, such as answers to its pings; requests and answers to
+calls wait before."""
+LARGEST_SENT_FRAME = 64 << 10
+"""Bytes. A peer may ask for frames of 16 MiB, each of which is kept whole until it has read it."""
 
 PREFACE_BYTES = 24
 """The length of the text that a client sends before its first frame."""
@@ -64,9 +70,24 @@ def _work(kind: int, size: int) -> int:
 
 @define
 class FrameBudget:
-    """The pace of all peers that are not trusted; `waiting` are those that sent too much."""
+    """The work that peers without trust may cause; `waiting` are those that sent too much."""
 
     waiting: int = 0
+    _left: float = BURSTS_OF_ALL
+    _at: float | None = None
+
+    def take(self, wanted: float, now: float) -> float:
+        """Take as much work for one of them as is left, up to what is wanted."""
+        elapsed = 0.0 if self._at is None else now - self._at
+        self._left = min(BURSTS_OF_ALL, self._left + elapsed * WORK_IN_A_SECOND)
+        self._at = now
+        given = min(wanted, self._left)
+        self._left -= given
+        return given
+
+    def give_back(self, work: float) -> None:
+        """Take back what a peer has not used."""
+        self._left = min(BURSTS_OF_ALL, self._left + work)
 
 
 @define
@@ -74,16 +95,26 @@ class Pace:
     """The work that one peer may still cause at once; `now` is in seconds of any clock."""
 
     _budget: FrameBudget
-    _left: float = BURST
+    _left: float = 0.0
     _at: float | None = None
 
     def delay_seconds(self, work: float, now: float) -> float:
-        """Note work that was done. Returns the time to wait before more of it, mostly none."""
+        """Note work that was done. Returns the time to wait before more of it, mostly none.
+
+        The next work is expected after that time, and none of what follows counts for it twice.
+        """
         rate = WORK_IN_A_SECOND / max(1, self._budget.waiting)
-        elapsed = 0.0 if self._at is None else now - self._at
-        self._left = min(BURST, self._left + elapsed * rate) - work
-        self._at = now
-        return max(0.0, -self._left / rate)
+        refill = BURST if self._at is None else max(0.0, now - self._at) * rate
+        self._left += self._budget.take(min(BURST - self._left, refill), now)
+        self._left -= work
+        delay = max(0.0, -self._left / rate)
+        self._left, self._at = max(0.0, self._left), now + delay
+        return delay
+
+    def end(self) -> None:
+        """Give back what is left of the burst."""
+        self._budget.give_back(self._left)
+        self._left = 0.0
 
     def wait(self) -> None:
         """Count this peer among those that sent too much."""
@@ -157,6 +188,8 @@ class PacedProtocol(H2Protocol):
         piece = bytes(unread.data[:end])
         del unread.data[:end]
         super().data_received(piece)
+        h2 = self.connection._connection  # Which may have read that the peer takes larger ones.
+        h2.max_outbound_frame_size = min(h2.max_outbound_frame_size, LARGEST_SENT_FRAME)
         if transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             transport.abort()  # To close it would be to wait until the peer reads.
             self._stop()
@@ -187,5 +220,7 @@ class PacedProtocol(H2Protocol):
         if self._unread.next_turn is not None:
             self._unread.next_turn.cancel()
         self._go_on()
+        if self._pace is not None:
+            self._pace.end()
         self._unread.data.clear()
         self._transport = None

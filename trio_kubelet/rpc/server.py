@@ -9,7 +9,9 @@ import asyncio
 import socket
 import time
 from asyncio import BaseTransport
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -48,6 +50,10 @@ class ServerLimits:
     request_bytes: int = 64 * 1024
     request_seconds: float = 10.0
     """For a request to come."""
+    answer_seconds: float = 10.0
+    """For a client to take an answer; the connection of one that does not is dropped."""
+    unread_bytes: int = 16 * 1024 * 1024
+    """Of answers that clients have not taken. With more, the connection with the most goes."""
 
 
 async def serve(
@@ -94,6 +100,7 @@ class _Contracts:
         limits: ServerLimits | None,
     ) -> None:
         self._limits = limits
+        self._unread = _UnreadAnswers(limits.unread_bytes if limits is not None else 0)
         self._loop = loop
         self._services = services
         self._contracts = contracts
@@ -113,7 +120,7 @@ class _Contracts:
     def _unary(self, method: AnyMethod) -> Callable[[Stream], Awaitable[None]]:
         async def answer(stream: Stream) -> None:
             request = await self._request(stream)
-            await stream.send_message(await self._run(self._services.unary, method, request))
+            await self._send(stream, await self._run(self._services.unary, method, request))
 
         return answer
 
@@ -123,7 +130,7 @@ class _Contracts:
 
             async def send(data: bytes) -> None:
                 try:
-                    await self._loop.run(stream.send_message(data))
+                    await self._loop.run(self._send(stream, data))
                 except ProtocolError as error:
                     raise RpcError(Code.CANCELLED, "the client has gone") from error
 
@@ -143,12 +150,52 @@ class _Contracts:
             words = f"no request within {limits.request_seconds:g} s"
             raise grpclib.GRPCError(Status.DEADLINE_EXCEEDED, words) from None
 
+    async def _send(self, stream: Stream, answer: bytes) -> None:
+        """Send an answer. Of a client that does not take it in time the connection is dropped."""
+        limits = self._limits
+        if limits is None:
+            await stream.send_message(answer)
+            return
+        transport = stream._stream._transport
+        try:
+            with self._unread.noted(transport, len(answer)):
+                async with asyncio.timeout(limits.answer_seconds):
+                    await stream.send_message(answer)
+        except TimeoutError:
+            transport.abort()  # To reset the call would be to wait until the client reads.
+            words = f"the answer was not taken within {limits.answer_seconds:g} s"
+            raise grpclib.GRPCError(Status.DEADLINE_EXCEEDED, words) from None
+
     async def _run(self, serve: Callable[..., Awaitable[Any]], *arguments: object) -> Any:
         """Run a trio coroutine from the asyncio side; cancelling here cancels it."""
         try:
             return await self._loop.asyncio_loop.trio_as_future(serve, *arguments)
         except RpcError as error:
             raise grpclib.GRPCError(Status(error.code.value), error.message) from error
+
+
+@final
+class _UnreadAnswers:
+    """The sizes of the answers of one server that are being sent, by connection."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = Counter[asyncio.WriteTransport]()
+
+    @contextmanager
+    def noted(self, transport: asyncio.WriteTransport, size: int) -> Iterator[None]:
+        """Count an answer while the block sends it; connections with too much are dropped."""
+        self._bytes[transport] += size
+        while self._bytes.total() > self._max_bytes:
+            ((largest, _),) = self._bytes.most_common(1)
+            del self._bytes[largest]
+            largest.abort()
+        try:
+            yield
+        finally:
+            if transport in self._bytes:
+                self._bytes[transport] -= size
+            self._bytes += Counter()  # Those without any are forgotten.
 
 
 async def _received(stream: Stream, max_bytes: int) -> bytes:

@@ -14,6 +14,7 @@ from h2.events import StreamEnded
 from trio_kubelet.rpc import Channel, Code, RpcError
 from trio_kubelet.rpc.frames import (
     BURST,
+    BURSTS_OF_ALL,
     WORK_IN_A_SECOND,
     WORK_IN_A_TURN,
     FrameBudget,
@@ -90,7 +91,46 @@ def test_those_that_send_too_much_share_the_pace() -> None:
     assert paces[0].delay_seconds(100, 0.0) == pytest.approx(10 * 100 / WORK_IN_A_SECOND)
     for each in paces[1:]:
         each.go_on()
-    assert paces[0].delay_seconds(0, 0.0) == pytest.approx(100 / WORK_IN_A_SECOND)
+    delay_seconds = paces[0].delay_seconds(100, 10 * 100 / WORK_IN_A_SECOND)
+    assert delay_seconds == pytest.approx(100 / WORK_IN_A_SECOND)
+
+
+def test_who_connects_anew_each_time_uses_up_the_bursts_of_all() -> None:
+    budget = FrameBudget()
+    for _ in range(int(BURSTS_OF_ALL / BURST)):
+        pace = Pace(budget)
+        assert pace.delay_seconds(BURST, 0.0) == 0.0
+        pace.end()
+    assert Pace(budget).delay_seconds(100, 0.0) == pytest.approx(100 / WORK_IN_A_SECOND)
+
+
+def test_who_goes_leaves_his_burst_to_others() -> None:
+    budget = FrameBudget()
+    for number in range(1000):
+        pace = Pace(budget)
+        assert pace.delay_seconds(10, float(number)) == 0.0
+        pace.end()
+
+
+def test_many_connections_that_keep_below_the_pace_share_it() -> None:
+    budget, seconds, work = FrameBudget(), 100, WORK_IN_A_SECOND * 0.9
+    free_at = dict.fromkeys(range(32), 0.0)
+    paces = [Pace(budget) for _ in free_at]
+    waiting: set[int] = set()
+    done = 0.0
+    for second in range(seconds):
+        for number in [each for each in free_at if free_at[each] <= second]:
+            if number in waiting:
+                waiting.remove(number)
+                paces[number].go_on()
+            done += work
+            delay = paces[number].delay_seconds(work, float(second))
+            if delay > 0:
+                waiting.add(number)
+                paces[number].wait()
+            free_at[number] = second + delay
+    # Beside the bursts: what those that wait may do, the others, and what each waits for.
+    assert done <= BURSTS_OF_ALL + 2 * seconds * WORK_IN_A_SECOND + len(paces) * work
 
 
 @asynccontextmanager

@@ -16,12 +16,19 @@ from trio_kubelet.rpc import Channel, ServerLimits, serve
 from trio_kubelet.rpc.loop import RpcLoop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
-LIMITS = ServerLimits(connections=3, calls=2, request_bytes=100, request_seconds=5.0)
+LIMITS = ServerLimits(
+    connections=3,
+    calls=2,
+    request_bytes=100,
+    request_seconds=5.0,
+    answer_seconds=1000.0,  # Nobody waits for that but on a clock that jumps.
+    unread_bytes=16 * 2**20,
+)
 OK, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = "0", "4", "8", "12", "13"
+VERSION, EXEC = "Version", "ExecSync"
 HEADERS = [
     (":method", "POST"),
     (":scheme", "http"),
-    (":path", "/runtime.v1.RuntimeService/Version"),
     (":authority", "test"),
     ("te", "trailers"),
     ("content-type", "application/grpc+proto"),
@@ -52,10 +59,11 @@ class RawClient:
         self.h2.initiate_connection()
         self.calls = 0
 
-    async def begin(self) -> int:
+    async def begin(self, method: str = VERSION) -> int:
         """Begin a call, and send no request."""
         number = self.h2.get_next_available_stream_id()
-        self.h2.send_headers(number, HEADERS)
+        path = (":path", f"/runtime.v1.RuntimeService/{method}")
+        self.h2.send_headers(number, [*HEADERS[:2], path, *HEADERS[2:]])
         await self.stream.send_all(self.h2.data_to_send())
         return number
 
@@ -75,6 +83,32 @@ class RawClient:
         self.h2.send_data(number, request, end_stream=ends)
         await self.stream.send_all(self.h2.data_to_send())
         return await self.status()
+
+    async def ask_for(self, size: int) -> None:
+        """Ask for an answer of so many bytes, and for all of it at once, in one frame."""
+        large: dict[SettingCodes | int, int] = {
+            SettingCodes.INITIAL_WINDOW_SIZE: 2**30,
+            SettingCodes.MAX_FRAME_SIZE: 2**24 - 1,
+        }
+        self.h2.update_settings(large)
+        self.h2.increment_flow_control_window(2**30)
+        request = bytes(cri.ExecSyncRequest(timeout=size, cmd=["x"]))
+        number = await self.begin(EXEC)
+        self.h2.send_data(number, prefixed(len(request), request), end_stream=True)
+        await self.stream.send_all(self.h2.data_to_send())
+
+    async def answer_begins(self) -> None:
+        """Read until there is something of an answer."""
+        async for received in self.stream:
+            if any(isinstance(event, DataReceived) for event in self.h2.receive_data(received)):
+                return
+
+    async def is_dropped(self) -> bool:
+        """Read what is there; whether the connection ends before a call does."""
+        try:
+            return await self.status() is None
+        except (trio.BrokenResourceError, AssertionError):
+            return True
 
 
 @asynccontextmanager
@@ -116,6 +150,39 @@ async def test_a_request_that_does_not_come_is_not_waited_for(
         await client.begin()
         assert await client.status() == DEADLINE_EXCEEDED
         assert trio.current_time() - begun_at == pytest.approx(LIMITS.request_seconds, abs=0.1)
+
+
+async def test_a_client_that_does_not_take_its_answer_is_dropped(
+    autojump_clock: MockClock, limited: Path
+) -> None:
+    async with raw_client(limited) as client:
+        await client.ask_for(2**21)
+        await trio.sleep(LIMITS.answer_seconds + 1)
+        assert await client.is_dropped()
+
+
+async def test_with_too_many_answers_that_nobody_reads_the_client_of_most_is_dropped(
+    limited: Path,
+) -> None:
+    async with raw_client(limited) as hostile, raw_client(limited) as good:
+        with trio.fail_after(60):
+            await hostile.ask_for(10 * 2**20)
+            await hostile.answer_begins()
+            await good.ask_for(9 * 2**20)
+            assert await good.status() == OK
+            assert await hostile.is_dropped()
+
+
+async def test_a_large_answer_goes_in_small_frames_beside_other_words_of_its_client(
+    limited: Path,
+) -> None:
+    async with raw_client(limited) as client:
+        with trio.fail_after(60):
+            await client.ask_for(2**23)
+            await client.answer_begins()
+            client.h2.ping(b"whatever")
+            await client.stream.send_all(client.h2.data_to_send())
+            assert await client.status() == OK
 
 
 async def test_a_client_is_told_how_many_calls_it_may_have(limited: Path) -> None:
