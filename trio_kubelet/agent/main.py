@@ -30,6 +30,7 @@ from trio_kubelet.node import node_name
 from trio_kubelet.node.host import Host, find_cgroups, open_host
 from trio_kubelet.rpc import open_rpc_loop
 from trio_kubelet.tasks.clock import Clock, SystemClock
+from trio_kubelet.tasks.lookups import HostLookups
 from trio_kubelet.telemetry.log import tell_failure
 from trio_kubelet.volumes.safe_open import has_openat2
 
@@ -88,6 +89,7 @@ def _start_error(error: BaseException) -> tuple[StartError | None, BaseException
 
 async def _run(settings: Settings, read_anew: Callable[[], Examination]) -> None:
     _check_openat2()
+    trio.socket.set_custom_hostname_resolver(HostLookups())
     clock = SystemClock()
     if settings.options.hollow:
         # Here, because no other agent needs it.

@@ -221,8 +221,8 @@ class ManifestContext:
     `kept_folder` holds its last good manifests, and is its own. `adopt` returns what tells of the
     pods that run when it is called. Manifests are decoded, compared and kept in threads of
     `limiter`: there may be thousands of pods in them. What looks at a place that may hang for ever,
-    as a file system of the network does, runs in threads of `looks`: a live change of the setting
-    leads to another place, and waits for none of the former.
+    as a file system of the network or a name server does, runs in threads of `looks`: a live change
+    of the setting leads to another place, and waits for none of the former.
     """
 
     node_name: str

@@ -35,6 +35,7 @@ from trio_kubelet.kernel.path_watch import PathWatch
 from trio_kubelet.pod_source import Source
 from trio_kubelet.sources.manifest_source import ManifestContext, SendPods
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
+from trio_kubelet.tasks.lookups import looking_up_with
 
 log = structlog.get_logger("sources")
 
@@ -179,7 +180,8 @@ async def watch_manifest_url(
     async with session or nullcontext():
         while True:
             try:
-                body, problem = await _asked(fetch, session) if session else (b"", no_session)
+                with looking_up_with(context.looks):
+                    body, problem = await _asked(fetch, session) if session else (b"", no_session)
                 if problem:
                     await pods.take_trouble(url, problem)
                 else:

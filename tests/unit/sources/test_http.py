@@ -1,7 +1,10 @@
 import gzip
+import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +21,7 @@ from trio_kubelet.sources.manifests import (
     adopt_running,
 )
 from trio_kubelet.tasks.clock import SystemClock
+from trio_kubelet.tasks.lookups import HostLookups
 from trio_kubelet.telemetry import Journal
 
 URL = "http://manifests.test/pods"
@@ -52,16 +56,21 @@ class Server:
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=httpx.MockTransport(self.answer))
 
-    async def watch(self, client: httpx.AsyncClient | None) -> None:
+    def context(self) -> ManifestContext:
+        return ManifestContext(
+            node_name=NODE,
+            kept_folder=self.root / "static-pods",
+            adopt=lambda: adopt_running(()),
+            journal=self.journal,
+        )
+
+    async def watch(
+        self, client: httpx.AsyncClient | None, context: ManifestContext | None = None
+    ) -> None:
         await watch_manifest_url(
             URL,
             self.sets.send,
-            ManifestContext(
-                node_name=NODE,
-                kept_folder=self.root / "static-pods",
-                adopt=lambda: adopt_running(()),
-                journal=self.journal,
-            ),
+            context or self.context(),
             headers={"X-Token": ("one", "two")},
             check_seconds=0.001,
             client=client,
@@ -183,6 +192,31 @@ async def test_an_environment_that_allows_no_client_is_told_of(
     ((event, cause),) = server.told()
     assert event == "Rejected"
     assert cause.startswith("cannot be fetched: ")
+
+
+async def test_a_name_is_looked_up_in_threads_for_places_that_may_hang(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, asked, may_end = server.context(), threading.Event(), threading.Event()
+    look_up = socket.getaddrinfo
+
+    def hang(host: str | bytes | None, *query: Any, **options: Any) -> Any:
+        if host == b"manifests.test":
+            asked.set()
+            may_end.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "hangs")
+        return look_up(host, *query, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    trio.socket.set_custom_hostname_resolver(HostLookups())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.watch, None, context)
+        with trio.fail_after(60):
+            await trio.to_thread.run_sync(asked.wait, 60)
+        assert context.looks.borrowed_tokens == 1
+        nursery.cancel_scope.cancel()
+    assert context.looks.borrowed_tokens == 1  # Until the C library gives up.
+    may_end.set()
 
 
 async def test_pods_of_an_earlier_run_go_on_while_the_server_is_down(server: Server) -> None:
