@@ -157,7 +157,7 @@ def _not_acted_on_warning(
     names = not_acted_on(configuration, options, set_fields)
     if not names:
         return ""
-    return f"settings that this agent does not act on yet: {', '.join(names)}"
+    return f"settings that this agent does not act on: {', '.join(names)}"
 
 
 @frozen(kw_only=True)
