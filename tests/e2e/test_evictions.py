@@ -15,7 +15,16 @@ import pytest
 from lab.cluster_api import Json
 from lab.go_kubelet import GoKubelet
 from lab.processes import run, wait_until
-from tests.e2e.cluster import Namespace, conditions, is_over, is_ready, until_term, workload
+from tests.e2e.cluster import (
+    Namespace,
+    conditions,
+    container,
+    is_over,
+    is_ready,
+    shell,
+    until_term,
+    workload,
+)
 from tests.e2e.eviction_cases import (
     DEADLINE_SECONDS,
     MI,
@@ -29,6 +38,8 @@ from tests.e2e.eviction_cases import (
 )
 from tests.e2e.local import AGENT, LocalCluster
 from trio_kubelet.volumes.mount import mount, unmount
+
+MOUNT: Json = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
 
 
 @contextmanager
@@ -122,13 +133,38 @@ def test_a_pod_that_fills_the_nodes_disk_goes(
 ) -> None:
     with settings(local_cluster, evictionHard=hard), small_disk(local_cluster, namespace, options):
         namespace.run("modest", until_term("c"))
-        mounts = [{"name": "v", "mountPath": "/v"}]
         volumes = [{"name": "v", "emptyDir": {}}]
-        namespace.add("writer", ends_with_143(script, volumeMounts=mounts), volumes=volumes)
+        namespace.add("writer", ends_with_143(script, **MOUNT), volumes=volumes)
         pod = evicted(namespace, "writer")
         message = pod["status"]["message"]
         assert message.startswith(f"The node was low on resource: {resource}. Threshold quantity: ")
         assert disrupted(pod)
+        wait_condition(local_cluster, "DiskPressure", "False")
+        assert is_ready(namespace.pod("modest"))
+
+
+def test_a_pod_that_goes_for_a_soft_threshold_has_time_to_end(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    """It takes three of the five seconds that it is given; for a hard one it is given one."""
+    soft = {
+        "evictionHard": {"nodefs.available": "1Mi"},
+        "evictionSoft": {"nodefs.available": "40Mi"},
+        "evictionSoftGracePeriod": {"nodefs.available": "2s"},
+        "evictionMaxPodGracePeriod": 5,
+    }
+    with settings(local_cluster, **soft), small_disk(local_cluster, namespace, "size=100m"):
+        namespace.run("modest", until_term("c"))
+        write = "dd if=/dev/zero of=/v/data bs=1M count=80"
+        slow = shell("c", f"trap 'sleep 3; exit 143' TERM; {write}; sleep 1000000 & wait", **MOUNT)
+        volumes = [{"name": "v", "emptyDir": {}}]
+        namespace.add("writer", slow, volumes=volumes, terminationGracePeriodSeconds=60)
+        pod = evicted(namespace, "writer")
+        message = pod["status"]["message"]
+        assert "ephemeral-storage. Threshold quantity: 40Mi, available: " in message
+        assert disrupted(pod)
+        ended = namespace.wait("writer", lambda pod: "terminated" in container(pod)["state"])
+        assert container(ended)["state"]["terminated"]["exitCode"] == 143, "it was not killed"
         wait_condition(local_cluster, "DiskPressure", "False")
         assert is_ready(namespace.pod("modest"))
 
@@ -162,13 +198,10 @@ def test_pods_that_break_limits_of_their_own_go(
     local_cluster: LocalCluster, namespace: Namespace
 ) -> None:
     with settings(local_cluster):
-        mounts = [{"name": "v", "mountPath": "/v"}]
         volumes = [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]
         write = "dd if=/dev/zero of={}/data bs=1M count=5"
         namespace.run("modest", until_term("c", **LIMIT))
-        namespace.add(
-            "volume", ends_with_143(write.format("/v"), volumeMounts=mounts), volumes=volumes
-        )
+        namespace.add("volume", ends_with_143(write.format("/v"), **MOUNT), volumes=volumes)
         namespace.add("layer", ends_with_143(write.format("/tmp"), **LIMIT))
         namespace.add("logger", ends_with_143("yes | head -n 4000000", **LIMIT))
         whole = "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "
