@@ -3,7 +3,8 @@
 Reading files is most of what statistics cost, and most cgroups of a node are idle: each pod's
 sandbox is. A cgroup whose CPU time, memory and pressures are to the byte what they were has not
 run, so its other files say what they said (what it wrote and goes to the disk only now is dirty
-memory that becomes clean). Limits are taken for what they were for a minute.
+memory that becomes clean). Limits are taken for what they were for a minute, but for those of all
+pods together, by which pods are evicted: they are new when an agent reserves more than the last.
 """
 
 import os

@@ -148,9 +148,15 @@ class CgroupReader:
         node = self._node(clock, Depth.USAGE)
         name = kubepods_name(self.cgroup_root)
         paths = [name.path(driver) for driver in CgroupDriver]
-        usages = [self.usage(path, clock, Depth.USAGE) for path in paths]
+        usages = [self._usage_and_limits(path, clock) for path in paths]
         limited = (each for each in usages if each and each.memory and each.memory.limit)
         return NodeReading(node=node, pods=next(limited, None))
+
+    def _usage_and_limits(self, path: str, clock: Stopwatch) -> Usage | None:
+        """The use of one cgroup with its limits as they are now: pods are evicted by them."""
+        if self.tree is None:
+            return None
+        return CgroupFiles.of(self.tree, path).usage(clock.now_ns(), detailed=False)
 
     def usage(self, path: str, clock: Stopwatch, depth: Depth) -> Usage | None:
         """The use of one cgroup; None if it is not there."""

@@ -39,6 +39,18 @@ def test_a_limit_is_read_again_when_it_is_old(
     assert limit(here) == 64 * MI
 
 
+def test_the_limit_of_all_pods_is_read_each_time(tmp_path: Path) -> None:
+    """Or a node whose agent reserves more for the system would evict too late for a minute."""
+    here = reader(tmp_path)
+    for limit_mi in (1024, 512):
+        file = tmp_path / "cgroup/kubepods.slice/memory.max"
+        file.write_text(f"{limit_mi * MI}\n")
+        pods = here.read_node(Stopwatch(0)).pods
+        assert pods is not None
+        assert pods.memory is not None
+        assert pods.memory.limit == limit_mi * MI
+
+
 def test_use_is_read_each_time(tmp_path: Path) -> None:
     here = reader(tmp_path)
     here.read(Stopwatch(0), Depth.USAGE, dict)
