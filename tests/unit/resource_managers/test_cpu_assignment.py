@@ -147,6 +147,7 @@ def test_cpus_are_distributed_over_cores(shape: Shape, free: str, count: int, cp
         (SPLIT_CACHES, "1-15", 4, "2-3,10-11"),  # a whole cache, not what is left of one
         (SPLIT_CACHES, "1-15", 2, "1,9"),  # what is left of one is enough
         (SPLIT_CACHES, "1-15", 3, "1,8-9"),
+        (SPLIT_CACHES, "2-3,9-11", 3, "2-3,10"),  # the fuller cache alone has enough
         (SPLIT_CACHES, "0-15", 6, "0-2,8-10"),
         (SPLIT_CACHES, "1,3,5-15", 4, "6-7,14-15"),
         (SPLIT_CACHES, "1,3,5,7,9,11,13,15", 4, "1,3,9,11"),  # as packed
