@@ -12,6 +12,7 @@ from tests.unit.resource_managers.machines import (
     HYBRID,
     SINGLE_THREADED,
     SMALL,
+    SPLIT_CACHES,
     Shape,
     machine,
     managers_of,
@@ -258,6 +259,26 @@ def test_with_strict_reservation_nobody_runs_on_reserved_cpus_unless_no_other_is
     assert cpus_of(at, "other") == ["1-7"]
     assert at.reserve(a_pod("u", "7"), nobody) is None
     assert cpus_of(at, "other") == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "wanted", "boundaries"),
+    [
+        (SMALL, (), "2", {"uncore_cache": True}),
+        (SMALL, ("full_pcpus_only",), "2", {"physical_cpu": True, "uncore_cache": True}),
+        (SMALL, ("full_pcpus_only",), "3", {"physical_cpu": False}),
+        (SPLIT_CACHES, (), "4", {}),
+        (SPLIT_CACHES, ("prefer_align_cpus_by_uncorecache",), "4", {"uncore_cache": True}),
+    ],
+)
+def test_it_is_told_which_boundaries_cpus_of_a_container_keep_to(
+    shape: Shape, options: tuple[str, ...], wanted: str, boundaries: Mapping[str, bool]
+) -> None:
+    at = managers(by=policy(shape, *options))
+    told: dict[str, bool] = {}
+    at.on_boundary.add(lambda boundary, _scope, is_inside: told.update({boundary: is_inside}))
+    at.reserve(a_pod("u", wanted), nobody)
+    assert told == boundaries
 
 
 def test_a_released_pod_leaves_its_cpus_to_all_and_they_are_told_once() -> None:
