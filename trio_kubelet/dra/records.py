@@ -20,7 +20,7 @@ MAX_CLAIMS = 4096
 MAX_CLAIMS_OF_NAMESPACE = MAX_CLAIMS // 2
 MAX_RECORDED_BYTES = 8 * 2**20
 """Of all records, as `size_bytes` counts. What JSON in JSON makes of them can still be read."""
-
+MAX_RECORDED_BYTES_OF_NAMESPACE = MAX_RECORDED_BYTES // 2
 
 DeviceOfDriver = tuple[str, str, str]
 """Names of driver, pool and device."""
@@ -34,6 +34,7 @@ class ClaimRecords:
         self._by_device: dict[DeviceOfDriver, dict[tuple[str, str], None]] = {}
         self._of_namespace: Counter[str] = Counter()
         self._bytes = 0
+        self._bytes_of_namespace: Counter[str] = Counter()
         self._file = StateFile[tuple[ClaimRecord, ...]](
             root / CHECKPOINT,
             trio.CapacityLimiter(1),
@@ -80,8 +81,13 @@ class ClaimRecords:
             )
         if known is None and len(self._records) >= MAX_CLAIMS:
             return f"pods of this node use {MAX_CLAIMS} claims, which is the limit"
-        before = known.size_bytes if known is not None else 0
-        if self._bytes - before + record.size_bytes > MAX_RECORDED_BYTES:
+        more = record.size_bytes - (known.size_bytes if known is not None else 0)
+        if self._bytes_of_namespace[record.namespace] + more > MAX_RECORDED_BYTES_OF_NAMESPACE:
+            return (
+                f"what is recorded of the claims of namespace {record.namespace} has "
+                f"{MAX_RECORDED_BYTES_OF_NAMESPACE} bytes, which is the limit"
+            )
+        if self._bytes + more > MAX_RECORDED_BYTES:
             return (
                 "what is recorded of the claims of this node's pods has "
                 f"{MAX_RECORDED_BYTES} bytes, which is the limit"
@@ -109,6 +115,7 @@ class ClaimRecords:
             self._forget(*key)
         self._records[key] = record
         self._bytes += record.size_bytes
+        self._bytes_of_namespace[record.namespace] += record.size_bytes
         self._of_namespace[record.namespace] += 1
         for device in _devices_of(record):
             self._by_device.setdefault(device, {})[key] = None
@@ -117,9 +124,10 @@ class ClaimRecords:
         key = namespace, name
         record = self._records.pop(key)
         self._bytes -= record.size_bytes
+        self._bytes_of_namespace[namespace] -= record.size_bytes
         self._of_namespace[namespace] -= 1
         if not self._of_namespace[namespace]:
-            del self._of_namespace[namespace]
+            del self._of_namespace[namespace], self._bytes_of_namespace[namespace]
         for device in _devices_of(record):
             users = self._by_device[device]
             del users[key]

@@ -154,13 +154,14 @@ def test_all_that_is_recorded_can_be_read_again() -> None:
     assert MOST_OF_A_BYTE * MAX_RECORDED_BYTES + EMPTY_BYTES <= MAX_BYTES
 
 
-async def test_the_claims_of_a_namespace_and_of_all_are_bounded(
+def record(namespace: str, number: int, **fields: Any) -> ClaimRecord:
+    named = {"uid": f"u{number}", "name": f"n{number}", "pods": frozenset({"p"})}
+    return ClaimRecord(namespace=namespace, **{**named, **fields})
+
+
+def test_the_claims_of_a_namespace_and_of_all_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def record(namespace: str, number: int, **fields: Any) -> ClaimRecord:
-        named = {"uid": f"u{number}", "name": f"n{number}", "pods": frozenset({"p"})}
-        return ClaimRecord(namespace=namespace, **{**named, **fields})
-
     monkeypatch.setattr(records_module, "MAX_CLAIMS", 3)
     monkeypatch.setattr(records_module, "MAX_CLAIMS_OF_NAMESPACE", 2)
     records = ClaimRecords(tmp_path)
@@ -173,7 +174,20 @@ async def test_the_claims_of_a_namespace_and_of_all_are_bounded(
     assert "pods of this node use 3 claims" in records.lack_of_room(record("b", 3))
     records.drop(record("a", 0))
     assert records.lack_of_room(record("a", 3)) == ""
-    monkeypatch.setattr(records_module, "MAX_RECORDED_BYTES", 1000)
+
+
+def test_the_records_of_a_namespace_leave_room_for_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records_module, "MAX_RECORDED_BYTES", 3000)
+    monkeypatch.setattr(records_module, "MAX_RECORDED_BYTES_OF_NAMESPACE", 2000)
     large = {"driver": (PreparedDevice(device="x" * 1000),)}
-    assert "has 1000 bytes" in records.lack_of_room(record("b", 2, drivers=large))
-    assert records.lack_of_room(record("b", 2)) == ""
+    records = ClaimRecords(tmp_path)
+    records.put(record("a", 0, drivers=large))
+    assert "namespace a has 2000 bytes" in records.lack_of_room(record("a", 1, drivers=large))
+    assert records.lack_of_room(record("a", 0, drivers=large)) == "", "it is there already"
+    assert records.lack_of_room(record("a", 1)) == ""
+    records.put(record("b", 2, drivers=large))
+    assert "this node's pods has 3000 bytes" in records.lack_of_room(record("c", 3, drivers=large))
+    records.drop(record("a", 0))
+    assert records.lack_of_room(record("a", 1, drivers=large)) == ""

@@ -393,7 +393,7 @@ async def test_a_claim_with_more_than_can_be_recorded_waits_and_is_undone(
     driver, pod = node.lab_driver(), claim_pod("u", "a")
     node.objects.add("a", "u")
     driver.set_faults(**{PREPARE: {"devices": 20}})
-    monkeypatch.setattr(records_module, "MAX_RECORDED_BYTES", 1000)
+    monkeypatch.setattr(records_module, "MAX_RECORDED_BYTES_OF_NAMESPACE", 1000)
     with node.registered(driver):
         assert "has 1000 bytes, which is the limit" in await refusal(node, pod)
         driver.set_faults()
