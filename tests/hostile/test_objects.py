@@ -31,6 +31,9 @@ DEADLINE_SECONDS = 120
 CHANGES = 500
 PAUSE_SECONDS = 0.02
 
+PORTS = 12_000
+"""Of a service, of which containers are told of 1,000."""
+
 
 def service(ports: int) -> Json:
     each = [{"name": f"p{n}", "port": 1 + n, "targetPort": 1 + n} for n in range(ports)]
@@ -51,6 +54,7 @@ def victims(api: ServedApi, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder: Path = tmp_path_factory.mktemp("objects")
     flags = ("--kubeconfig", str(api.kubeconfig(folder)), "--hostname-override", NODE)
     settings = {"nodeStatusUpdateFrequency": "1s"}
+    put(api, service(PORTS))  # From the start, so that all containers of its namespace know of it.
     with LabAgent(folder, flags=flags, settings=settings) as agent:
         found = Victims.of(agent, {"name": "c", "image": "good"})
         for name in KEPT:
@@ -113,7 +117,7 @@ ATTACKS = {
     "pod": pod(
         "hostile", "hostile", env=tuple({"name": f"E{n}", "value": "x" * 60} for n in range(10_000))
     ),
-    "service": service(12_000),
+    "service": service(PORTS),
 }
 
 
@@ -290,6 +294,8 @@ def test_thousands_of_conditions_of_others_on_the_own_node(
 RESIZES = 10
 RESIZED_CONTAINERS = 200
 """Fewer than a pod may have: the runtime, which is in the same process, keeps them, too."""
+RESIZED_NAMESPACE = "resized"
+"""Without services, of which each container has variables: how long it takes is another test's."""
 
 
 def amounts(number: int) -> Json:
@@ -301,7 +307,7 @@ def amounts(number: int) -> Json:
 
 def limits_told(server: ApiServer, name: str) -> list[str]:
     """The CPU limits of a pod's containers, as its status tells; not decoded, which takes long."""
-    found = server.storage.get(("", "pods"), ("hostile", name)) or {}
+    found = server.storage.get(("", "pods"), (RESIZED_NAMESPACE, name)) or {}
     told = found.get("status", {}).get("containerStatuses", ())
     return [each.get("resources", {}).get("limits", {}).get("cpu", "") for each in told]
 
@@ -325,11 +331,11 @@ def test_a_pod_of_hundreds_of_containers_that_is_resized_again_and_again(
         }
         containers = [{"name": f"c{each}", **part} for each in range(RESIZED_CONTAINERS)]
         manifest = pod_manifest(name, *containers, nodeName=NODE)
-        manifest["metadata"] |= {"namespace": "hostile", "generation": 1 + number}
+        manifest["metadata"] |= {"namespace": RESIZED_NAMESPACE, "generation": 1 + number}
         return manifest
 
     async def resize(server: ApiServer) -> None:
-        key = "hostile", name
+        key = RESIZED_NAMESPACE, name
         for number in range(1, RESIZES + 1):
             found, wanted = server.storage.get(("", "pods"), key), resized(number)
             assert found is not None
@@ -339,12 +345,29 @@ def test_a_pod_of_hundreds_of_containers_that_is_resized_again_and_again(
         last = [amounts(RESIZES)["limits"]["cpu"]] * RESIZED_CONTAINERS
         await server.until(lambda: limits_told(server, name) == last, DEADLINE_SECONDS)
 
-    put(api, resized(0))
-    victims.wait_pod(name, is_running)
+    manifest = resized(0)
     with victims.undisturbed():
+        put(api, manifest)
+        victims.wait_pod(name, is_running)
         api.do(resize)
-    api.do(partial(delete_pod, name=name, namespace="hostile"))
-    victims.agent.wait_for(lambda pods: name not in pods)
+    delete(api, victims, manifest)
+
+
+SERVED_CONTAINERS = 60
+
+
+def test_a_pod_of_many_containers_with_thousands_of_variables_of_services(
+    victims: Victims, api: ServedApi
+) -> None:
+    """What one container is made with is let go of when it is made; of all it would be 90 MiB."""
+    image = {"image": "served", "imagePullPolicy": "IfNotPresent"}
+    containers = [{"name": f"c{number}", **image} for number in range(SERVED_CONTAINERS)]
+    manifest = pod_manifest("hostile-served", *containers, nodeName=NODE)
+    manifest["metadata"]["namespace"] = "hostile"
+    with victims.undisturbed():
+        put(api, manifest)
+        victims.wait_pod("hostile-served", is_running)
+    delete(api, victims, manifest)
 
 
 CROWD = [f"crowd-{number}" for number in range(30)]
