@@ -1,0 +1,152 @@
+"""docs/limits.md against the code: a limit that is changed there is changed on the page, too.
+
+A row is named by the beginning of its first column; its second column names these amounts.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from trio_kubelet.debugging import deleted_files
+from trio_kubelet.devices import client as device_plugins
+from trio_kubelet.devices import plugins as device_resources
+from trio_kubelet.devices import records as device_records
+from trio_kubelet.dra import driver as claim_driver
+from trio_kubelet.dra import records as claim_records
+from trio_kubelet.k8s import documents, image_reference, service
+from trio_kubelet.k8s.client import read_ahead
+from trio_kubelet.kernel import state_file
+from trio_kubelet.logs import query
+from trio_kubelet.plugins import registry, sockets
+from trio_kubelet.references import kept_bytes, object_references, watched
+from trio_kubelet.runtime.config import environment, expansion, labels
+from trio_kubelet.runtime.images import credentials, use_records
+from trio_kubelet.sources import manifests
+from trio_kubelet.status import conditions
+from trio_kubelet.sync.admission import node_features
+from trio_kubelet.telemetry import event_writer, journal, log
+from trio_kubelet.tracing import queue
+from trio_kubelet.volumes import disks, env_file, fc, payload
+from trio_kubelet.volumes import iscsi as iscsi_volumes
+
+PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def number(amount: int) -> str:
+    return f"{amount:,}"
+
+
+def kib(amount_bytes: int) -> str:
+    assert amount_bytes % KIB == 0
+    return f"{number(amount_bytes // KIB)} KiB"
+
+
+def mib(amount_bytes: int) -> str:
+    assert amount_bytes % MIB == 0
+    return f"{number(amount_bytes // MIB)} MiB"
+
+
+NAMED = {
+    "Containers of a pod |": [number(node_features.MAX_CONTAINERS)],
+    "Volumes of a pod, volume mounts": [number(node_features.MAX_ITEMS)],
+    "Volumes of a pod with disks": [number(node_features.MAX_DISKS)],
+    "Resource claims of a pod;": [
+        number(node_features.MAX_CLAIMS),
+        number(node_features.MAX_CLAIM_USES),
+    ],
+    "Resources in `requests` and `limits`": [
+        number(node_features.MAX_AMOUNTS),
+        number(node_features.MAX_RESOURCES),
+    ],
+    "The environment of a container": [mib(expansion.MAX_BYTES)],
+    "All that is written while an environment": [
+        mib(environment.MAX_WRITTEN_BYTES),
+        number(environment.MAX_WRITTEN_VARIABLES),
+    ],
+    "`command` and `args` of a container": [mib(expansion.MAX_BYTES)],
+    "Labels of a pod that its sandbox": [
+        kib(labels.MOST_LABELS_BYTES),
+        kib(labels.MOST_RECORDS_BYTES),
+    ],
+    "Spans that wait": [number(queue.MOST_SPANS)],
+    "`terminationMessagePath`": [number(labels.MOST_PATH_BYTES)],
+    "Readiness gates": [number(conditions.MOST_GATES_NAMED)],
+    "An env file": [mib(env_file.MAX_BYTES), mib(env_file.MAX_BYTES_OF_CONTAINER)],
+    "The name of an image": [number(image_reference.MAX_NAME_BYTES)],
+    "Logins in one pull secret": [number(credentials.MAX_LOGINS)],
+    "Records of when images were used": [mib(use_records.MAX_BYTES)],
+    "Files of one volume of configuration": [number(payload.MAX_FILES), mib(payload.MAX_BYTES)],
+    "Portals of an `iscsi` volume": [number(iscsi_volumes.MAX_PORTALS)],
+    "A portal or an interface": [number(fc.MAX_WWN_BYTES), number(disks.MAX_NAME_BYTES)],
+    "Devices that a plugin lists": [
+        number(device_plugins.MAX_DEVICES),
+        number(device_plugins.MAX_ID_BYTES),
+    ],
+    "Resources of device plugins": [number(device_resources.MAX_RESOURCES)],
+    "What is recorded of devices": [mib(device_records.MAX_RECORDED_BYTES)],
+    "Resource claims that pods of the node use": [
+        number(claim_records.MAX_CLAIMS),
+        number(claim_records.MAX_CLAIMS_OF_NAMESPACE),
+        mib(claim_records.MAX_RECORDED_BYTES),
+        mib(claim_records.MAX_RECORDED_BYTES_OF_NAMESPACE),
+    ],
+    "Devices of a claim that a driver": [
+        number(claim_driver.MAX_DEVICES),
+        number(claim_driver.MAX_NAME_BYTES),
+        number(claim_driver.MAX_NAMES),
+        mib(claim_driver.MAX_ANSWER_BYTES),
+    ],
+    "The files of devices, of CPUs": [mib(state_file.MAX_BYTES)],
+    "The search for deleted files": [
+        number(deleted_files.MAX_PROCESSES),
+        number(deleted_files.MAX_DESCRIPTORS),
+        number(deleted_files.MAX_FILES),
+    ],
+    "A pattern of a log query": [number(query.MAX_PATTERN_CHARACTERS)],
+    "Sockets below": [
+        number(sockets.MAX_SOCKETS),
+        number(sockets.MAX_ENTRIES),
+        number(sockets.MAX_DEPTH),
+    ],
+    "Versions that a plugin names": [number(registry.MAX_VERSIONS)],
+    "An answer of a plugin": [mib(registry.MAX_ANSWER_BYTES)],
+    "Values in one file of YAML": [number(documents.MAX_NODES)],
+    "Text in one file": [number(documents.MAX_CHARACTERS // MIB)],
+    "Config maps of one pod": [number(object_references.MAX_OBJECTS)],
+    "Memory of the config maps": [mib(kept_bytes.MOST_BYTES_OF_NAMESPACE)],
+    "What the server of `staticPodURL`": [mib(manifests.MAX_MANIFEST_BYTES)],
+    "Watches of config maps": [
+        number(watched.MOST_WATCHES),
+        number(watched.MOST_WATCHES_OF_NAMESPACE),
+    ],
+    "Ports of a service": [number(service.MOST_PORTS)],
+    "Versions that were read and wait": [mib(read_ahead.MOST_BYTES)],
+    "A text of an entry of the journal": [number(journal.MOST_CHARACTERS)],
+    "A value of an entry of the log": [
+        number(log.MOST_CHARACTERS),
+        number(log.MOST_TRACEBACK_CHARACTERS),
+    ],
+    "Tries of an event": [
+        number(event_writer.MOST_TRIES),
+        f"{event_writer.MOST_RETRY_AFTER_SECONDS:.0f} s",
+    ],
+}
+
+
+def limits() -> list[tuple[str, str]]:
+    """The first and the second column of each row."""
+    rows = [line.split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    return [(row[0].removeprefix("| "), row[1]) for row in rows if len(row) > 1]
+
+
+@pytest.mark.parametrize("beginning", NAMED)
+def test_the_limit_of_the_code_is_that_of_the_page(beginning: str) -> None:
+    (limit,) = (limit for what, limit in limits() if f"{what} |".startswith(beginning))
+    missing = [
+        amount
+        for amount in NAMED[beginning]
+        if not re.search(rf"(?<![\d,]){amount}(?![\d,]*\d)", limit)
+    ]
+    assert missing == [], f"the page says: {limit}"
