@@ -3,6 +3,7 @@
 The Go kubelet does the same (TRIO_KUBELET_E2E_AGENT=go), but looks every ten seconds.
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -214,6 +215,11 @@ def test_pods_that_break_limits_of_their_own_go(
             pod = evicted(namespace, name)
             assert pod["status"]["message"] == message
             assert "DisruptionTarget" not in conditions(pod)
+            described = namespace.kubectl("describe", "pod", name)
+            head = rf"Status: +Failed\nReason: +Evicted\nMessage: +{re.escape(message.strip())}"
+            assert re.search(head, described)
+            events = namespace.kubectl("get", "events", "--field-selector=reason=Evicted")
+            assert re.search(rf"Warning +Evicted +pod/{name} +{re.escape(message.strip())}", events)
         assert is_ready(namespace.pod("modest"))
 
 

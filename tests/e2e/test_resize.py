@@ -1,6 +1,7 @@
 """Resize in place as users do it: what kubectl, the cgroups and the process itself show of it."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -100,6 +101,8 @@ def test_a_container_is_resized_up_and_down_while_its_process_runs_on(
         generation = after["metadata"]["generation"]
         for reason in ("ResizeStarted", "ResizeCompleted"):
             namespace.wait_event("resized", reason, f'"generation":{generation}')
+            described = namespace.kubectl("describe", "pod", "resized")
+            assert re.search(rf"Normal +{reason} .* kubelet +Pod resize", described)
 
 
 def test_what_a_pod_was_allocated_is_what_its_containers_restart_with(
