@@ -131,6 +131,10 @@ class Load:
         amounts = [uses[resource] for uses in (*before, *(u for at, u in known if at > time))]
         return (min(amounts), max(amounts)) if before else (0, max(amounts, default=0))
 
+    def forget_uses(self) -> None:
+        """Forget what pods have used, also those that run; `use_since` knows of none then."""
+        self._uses.clear()
+
     def update(self, changed: HollowSandbox | None = None) -> None:
         """Write down the newest figures. Whoever changes what a container uses calls this.
 

@@ -207,6 +207,7 @@ class Owner:
         for event in self._node.api.all(EVENTS):
             self._node.api.delete(EVENTS, event.metadata.name, event.metadata.namespace)
         self._node.api.requests.clear()
+        self._node.load.forget_uses()
         self._node.api.storage.compact()
         if self._node.agent is not None:
             self._node.agent.recorded.clear()
