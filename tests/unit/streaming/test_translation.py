@@ -10,6 +10,7 @@ import pytest
 import trio
 from attrs import define, field
 
+from tests.turns import making_test_data
 from tests.unit.server.serving import connect, serving, until
 from tests.unit.streaming.test_streams import POD, Runtime, asking, observed
 from tests.unit.streaming.test_websocket import CLOSE, PING, masked
@@ -256,15 +257,11 @@ async def test_much_input_and_many_small_frames_pass_whole() -> None:
     size = 3_000_000
     async with node(runtime) as port, websocket(port, EXEC, V5) as client:
         received = 0
+        with making_test_data():
+            sent = masked(bytes((STDIN,)) + b"i") * small
+            sent += masked(bytes((STDIN,)) + b"x" * size)
         async with trio.open_nursery() as nursery:
-
-            async def send() -> None:
-                await client.stream.send_all(
-                    b"".join(masked(bytes((STDIN,)) + b"i") for _ in range(small))
-                )
-                await client.send(bytes((STDIN,)) + b"x" * size)
-
-            nursery.start_soon(send)
+            nursery.start_soon(client.stream.send_all, sent)
             while received < size + 2 * small:
                 _, data = await client.receive()
                 assert data[:1] == bytes((STDOUT,))
