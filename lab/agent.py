@@ -159,9 +159,9 @@ class LabAgent:
         (self.manifests / name).unlink()
 
     def pods(self) -> dict[str, Json]:
-        """The agent's pods by name, with their statuses."""
+        """The agent's pods by name, with their statuses, which are empty before the first sync."""
         listed: list[Json] = self.ask("/pods")["items"]
-        return {pod["metadata"]["name"]: pod for pod in listed}
+        return {pod["metadata"]["name"]: {"status": {}, **pod} for pod in listed}
 
     def ask(self, path: str) -> Json:
         """Ask the agent's own socket for JSON. Raises OSError when nobody answers."""
