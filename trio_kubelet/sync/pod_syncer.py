@@ -249,8 +249,8 @@ class PodSyncer:
     async def _prepare_and_run(self, pod: Pod, observed: ObservedPod) -> RuntimeOutcome:
         """Make the cgroup and the volumes, then what is to run; volumes beside a first sandbox.
 
-        Only where they will be there for certain: a pod that waits for an object holds no
-        address meanwhile. What the pod was allocated is on the disk before its sandbox is made,
+        Only where what they are made of is there: a pod that waits for an object holds no address
+        meanwhile. What the pod was allocated is on the disk before its sandbox is made,
         so that a restart finds it. Raises PreparationError and RpcError.
         """
         parts, inputs = self._parts, Future[PodInputs]()
@@ -262,7 +262,7 @@ class PodSyncer:
             await run_concurrently(
                 partial(parts.cgroups.ensure, pod), parts.allocations.keep, parts.managers.keep
             )
-            if observed.sandboxes or not parts.storage.volumes_ready_without_wait(pod):
+            if observed.sandboxes or not await parts.storage.volumes_are_certain(pod):
                 await inputs.result()
             outcomes.append(await self._containers.sync(pod, observed, inputs, report))
             await inputs.result()

@@ -4,16 +4,32 @@ What a pod's containers are made with is got ready side by side: volumes are mou
 objects for variables are fetched.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import trio
 from attrs import frozen
 
 from trio_kubelet.errors import ConfigError, PodUnfitError, PreparationError
-from trio_kubelet.k8s import Container, Pod, StorageMedium, Volume, VolumeProjection
+from trio_kubelet.k8s import (
+    ConfigMapProjection,
+    ConfigMapVolumeSource,
+    Container,
+    Pod,
+    ProjectedVolumeSource,
+    SecretProjection,
+    SecretVolumeSource,
+    StorageMedium,
+    Volume,
+)
 from trio_kubelet.pod_source import is_static
-from trio_kubelet.references import EnvironmentData, NoReferences, ObjectError, References
+from trio_kubelet.references import (
+    EnvironmentData,
+    NoReferences,
+    ObjectError,
+    ObjectNotFoundError,
+    References,
+)
 from trio_kubelet.references.object_references import ROOT_CERTIFICATES
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.container_config import PodInputs
@@ -33,6 +49,18 @@ NODE_FULL = "VolumeAttachmentLimitExceeded"
 """The reason of a pod's failure for whose volumes the node has no room (KEP-4876)."""
 TOLD_VOLUMES = 10
 """Volumes of a pod that failed and have an event of their own, beside the last."""
+MOST_NAMED = 16
+"""Objects that are looked for before a sandbox is made; with more it waits for the volumes."""
+
+
+@frozen
+class NamedObject:
+    """A config map, or a secret, that a volume is made of, and the keys that it must have."""
+
+    name: str
+    keys: Sequence[str]
+    is_secret: bool = False
+    optional: bool = False
 
 
 @frozen
@@ -64,9 +92,33 @@ class PodStorage:
             services=data.services,
         )
 
-    def volumes_ready_without_wait(self, pod: Pod) -> bool:
-        """True if nothing that the pod's volumes are made of can be missing for long."""
-        return volumes_ready_without_wait(pod)
+    async def volumes_are_certain(self, pod: Pod) -> bool:
+        """True if nothing that the pod's volumes are made of is missing.
+
+        Waits for the first answers about the objects that they name.
+        """
+        named = objects_of_volumes(pod)
+        if named is None or len(named) > MOST_NAMED:
+            return False
+        self._references.register(pod)
+        for each in named:
+            if not await self._is_there(pod.metadata.namespace, each):
+                return False
+        return True
+
+    async def _is_there(self, namespace: str, named: NamedObject) -> bool:
+        """True if an object has all keys that a volume names, or need not have them."""
+        try:
+            if named.is_secret:
+                has = [(await self._references.secret(namespace, named.name)).data.keys()]
+            else:
+                found = await self._references.config_map(namespace, named.name)
+                has = [found.data.keys(), found.binary_data.keys()]
+        except ObjectNotFoundError:
+            return named.optional
+        except ObjectError:
+            return False
+        return named.optional or all(any(key in keys for keys in has) for key in named.keys)
 
     async def bind(
         self, pod: Pod, container: Container, position: int, volume: PreparedVolume, sub_path: str
@@ -170,20 +222,51 @@ def _for_runtime(volume: MountedVolume) -> PreparedVolume:
     )
 
 
-def volumes_ready_without_wait(pod: Pod) -> bool:
-    """True if no object that somebody has to make, and nothing of the node, can be missing."""
-    return all(map(_is_ready_without_wait, pod.spec.volumes))
+def objects_of_volumes(pod: Pod) -> Sequence[NamedObject] | None:
+    """The config maps and secrets that volumes are made of; None if more of them may be missing.
+
+    What every pod is given is there.
+    """
+    named: list[NamedObject] = []
+    for volume in pod.spec.volumes:
+        of_volume = _objects_of(volume)
+        if of_volume is None:
+            return None
+        named += of_volume
+    return named
 
 
-def _is_ready_without_wait(volume: Volume) -> bool:
+def _objects_of(volume: Volume) -> Sequence[NamedObject] | None:
     if volume.empty_dir is not None:
-        return volume.empty_dir.medium in (StorageMedium.DEFAULT, StorageMedium.MEMORY)
+        is_plain = volume.empty_dir.medium in (StorageMedium.DEFAULT, StorageMedium.MEMORY)
+        return () if is_plain else None
+    if volume.config_map is not None:
+        return [_config_map(volume.config_map)]
+    if volume.secret is not None:
+        return [_secret(volume.secret, volume.secret.secret_name)]
     if volume.projected is not None:
-        return all(map(_is_always_there, volume.projected.sources))
-    return volume.downward_api is not None
+        return _objects_projected(volume.projected)
+    return None if volume.downward_api is None else ()
 
 
-def _is_always_there(source: VolumeProjection) -> bool:
-    if source.config_map is not None:
-        return source.config_map.name == ROOT_CERTIFICATES
-    return source.downward_api is not None or source.service_account_token is not None
+def _objects_projected(projected: ProjectedVolumeSource) -> Sequence[NamedObject] | None:
+    named = []
+    for source in projected.sources:
+        if source.config_map is not None:
+            if source.config_map.name != ROOT_CERTIFICATES:
+                named.append(_config_map(source.config_map))
+        elif source.secret is not None:
+            named.append(_secret(source.secret, source.secret.name))
+        elif source.downward_api is None and source.service_account_token is None:
+            return None
+    return named
+
+
+def _config_map(source: ConfigMapVolumeSource | ConfigMapProjection) -> NamedObject:
+    keys = [item.key for item in source.items]
+    return NamedObject(source.name, keys, optional=bool(source.optional))
+
+
+def _secret(source: SecretVolumeSource | SecretProjection, name: str) -> NamedObject:
+    keys = [item.key for item in source.items]
+    return NamedObject(name, keys, is_secret=True, optional=bool(source.optional))

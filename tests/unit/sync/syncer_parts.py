@@ -137,7 +137,7 @@ class Others:
     async def ensure(self, pod: Pod) -> None:
         self.given.append(pod)
 
-    def volumes_ready_without_wait(self, pod: Pod) -> bool:
+    async def volumes_are_certain(self, pod: Pod) -> bool:
         return self.certain
 
     async def prepare(self, pod: Pod) -> PodInputs:
