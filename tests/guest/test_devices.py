@@ -50,9 +50,16 @@ class Plugin:
 
 @pytest.fixture
 def plugin(node: Node) -> Iterator[Plugin]:
-    """The plugin, which serves when the test begins."""
-    plugin = Plugin(node)
+    """The plugin, which the node knows when the test begins.
+
+    A pod that comes before runs without devices, as of a resource that nobody has.
+    """
+    plugin, begun = Plugin(node), node.now()
     plugin.start()
+    node.wait_for(
+        lambda: "device plugin registered" in node.log(since=begun),
+        else_say=lambda: "the plugin does not register",
+    )
     yield plugin
     node.remove(*PODS)
     plugin.remove()
