@@ -25,6 +25,7 @@ from tests.containerds import ASKED_FOR, VERSIONS
 from tests.integration.pods import NODE_NAME, Node, is_over, until_term
 from tests.missing import do_without
 from tests.trio_clock import TrioClock
+from tests.turns import making_test_data
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec
 from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.runtime.client import RuntimeClient
@@ -149,7 +150,8 @@ async def test_a_disk_that_stays_full_of_images_in_use_is_told_of_in_each_round(
     small: Containerd, tmp_path: Path, hastened: MockClock
 ) -> None:
     """The five minutes between two rounds pass at once."""
-    fill_up(small.folder / "root" / "some", small, HIGH + 2)
+    with making_test_data():
+        fill_up(small.folder / "root" / "some", small, HIGH + 2)
     before = names(small)
     clock, told = TrioClock(), list[tuple[str, str]]()
     journal, health, sources_known = Journal(clock), RuntimeHealth(), trio.Event()
