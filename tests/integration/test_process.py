@@ -453,12 +453,8 @@ def test_containers_run_on_when_the_agent_ends_and_belong_to_the_next(
 def test_an_agent_in_a_user_namespace_runs_pods_and_says_what_it_may_not(
     containerd: Containerd, tmp_path: Path
 ) -> None:
-    agent = LabAgent(
-        tmp_path / "node",
-        endpoint=containerd.endpoint,
-        run_by=("unshare", "--user", "--map-root-user", "--mount"),
-    )
-    with agent:
+    inside = ("unshare", "--user", "--map-root-user", "--mount")
+    with LabAgent(tmp_path / "node", endpoint=containerd.endpoint, run_by=inside) as agent:
         agent.write("web.json", pod_manifest("web", {"name": "main", "image": SLEEPER}))
         assert ids(agent)
     said = agent.log.read_text()
