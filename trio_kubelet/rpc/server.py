@@ -35,6 +35,8 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 CRI: tuple[Contract, ...] = (cri.RuntimeServiceBase, cri.ImageServiceBase)
 BACKLOG = 128
 MANY_CALLS = 2**31 - 1
+MOST_PATH_CHARACTERS = 256
+"""Of the path of a call that is named in an error."""
 
 Stream = grpclib.server.Stream[bytes, bytes]
 
@@ -215,6 +217,38 @@ async def _received(stream: Stream, max_bytes: int) -> bytes:
         raise grpclib.GRPCError(Status.INTERNAL, "the request is cut short") from error
 
 
+@final
+class _Methods(Mapping[str, Handler]):
+    """Handlers by the paths of their methods; every other path has one, too.
+
+    grpclib would answer calls of methods that it does not know without a content type, and clients
+    take that for no answer of gRPC: they would not see that it is UNIMPLEMENTED.
+    """
+
+    def __init__(self, handlers: Mapping[str, Handler]) -> None:
+        self._handlers = handlers
+        self._services = {path.split("/")[1] for path in handlers}
+
+    def __getitem__(self, path: str) -> Handler:
+        return self._handlers.get(path) or self._unknown(path[:MOST_PATH_CHARACTERS])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handlers)
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+    def _unknown(self, path: str) -> Handler:
+        service, _, method = path.removeprefix("/").partition("/")
+        is_known = service in self._services
+        words = f"unknown method {method!r} for service" if is_known else "unknown service"
+
+        async def refuse(_: Stream) -> None:
+            raise grpclib.GRPCError(Status.UNIMPLEMENTED, f"{words} {service!r}")
+
+        return Handler(refuse, Cardinality.UNARY_UNARY, bytes, bytes)
+
+
 class _Connection(PacedProtocol):
     """Lets a client have as many calls under way as the limits say, from its first frame on."""
 
@@ -255,6 +289,7 @@ class _Server(grpclib.server.Server):
     def __init__(self, contracts: _Contracts, loop: RpcLoop, limits: ServerLimits | None) -> None:
         config = WINDOWS if limits is None else SMALL_WINDOWS
         super().__init__([contracts], codec=BytesCodec(), config=config)
+        self._mapping = _Methods(self._mapping)  # type: ignore[assignment] # It is only read.
         self.calls = MANY_CALLS if limits is None else limits.calls
         self._frames = loop.frames
         self._limits = limits

@@ -12,9 +12,10 @@ from h2.settings import SettingCodes
 from trio.testing import MockClock
 
 from tests.unit.rpc.conftest import SteeredService
-from trio_kubelet.rpc import Channel, ServerLimits, serve
+from trio_kubelet.rpc import Channel, Code, RpcError, ServerLimits, serve
 from trio_kubelet.rpc.loop import RpcLoop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.rpc.stubs.v1 import ListPodResourcesRequest, PodResourcesListerStub
 
 LIMITS = ServerLimits(
     connections=3,
@@ -25,7 +26,7 @@ LIMITS = ServerLimits(
     unread_bytes=16 * 2**20,
 )
 OK, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = "0", "4", "8", "12", "13"
-VERSION, EXEC = "Version", "ExecSync"
+VERSION, EXEC = (f"/runtime.v1.RuntimeService/{each}" for each in ("Version", "ExecSync"))
 HEADERS = [
     (":method", "POST"),
     (":scheme", "http"),
@@ -59,13 +60,22 @@ class RawClient:
         self.h2.initiate_connection()
         self.calls = 0
 
-    async def begin(self, method: str = VERSION) -> int:
+    async def begin(self, path: str = VERSION) -> int:
         """Begin a call, and send no request."""
         number = self.h2.get_next_available_stream_id()
-        path = (":path", f"/runtime.v1.RuntimeService/{method}")
-        self.h2.send_headers(number, [*HEADERS[:2], path, *HEADERS[2:]])
+        self.h2.send_headers(number, [*HEADERS[:2], (":path", path), *HEADERS[2:]])
         await self.stream.send_all(self.h2.data_to_send())
         return number
+
+    async def answer_headers(self) -> dict[str, str]:
+        """Wait for the headers of an answer; they must end it."""
+        async for received in self.stream:
+            for event in self.h2.receive_data(received):
+                if isinstance(event, ResponseReceived):
+                    assert event.stream_ended is not None
+                    headers = event.headers or ()
+                    return {name.decode(): value.decode() for name, value in headers}
+        raise AssertionError("the connection was closed")
 
     async def status(self) -> str:
         """Wait for the end of a call; its status."""
@@ -140,6 +150,46 @@ async def test_a_request_has_a_limit(
     async with raw_client(limited) as client:
         with trio.fail_after(60):
             assert await client.call(request_, ends=ends) == status
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/runtime.v1.Nothing/Version", "unknown service 'runtime.v1.Nothing'"),
+        (
+            "/runtime.v1.RuntimeService/Fly",
+            "unknown method 'Fly' for service 'runtime.v1.RuntimeService'",
+        ),
+        ("/", "unknown service ''"),
+        ("/x" * 2000, "unknown service 'x'"),
+    ],
+    ids=["service", "method", "nothing", "long"],
+)
+async def test_a_method_that_no_contract_has_is_answered_in_trailers_alone(
+    limited: Path, path: str, message: str
+) -> None:
+    async with raw_client(limited) as client:
+        with trio.fail_after(60):
+            number = await client.begin(path)
+            client.h2.end_stream(number)
+            await client.stream.send_all(client.h2.data_to_send())
+            answer = await client.answer_headers()
+            assert answer[":status"] == "200"
+            assert answer["content-type"].startswith("application/grpc")
+            assert answer["grpc-status"] == UNIMPLEMENTED
+            assert answer["grpc-message"].startswith(message)
+            assert len(answer["grpc-message"]) < 300
+            assert await client.call(prefixed(0), ends=True) == OK
+
+
+async def test_a_client_of_grpc_sees_that_a_method_is_not_there(limited: Path) -> None:
+    channel = Channel(str(limited))
+    with (
+        trio.fail_after(60),
+        pytest.raises(RpcError, match="unknown service 'v1\\.PodResourcesLister'") as raised,
+    ):
+        await channel.unary(PodResourcesListerStub.list, ListPodResourcesRequest())
+    assert raised.value.code is Code.UNIMPLEMENTED
 
 
 async def test_a_request_that_does_not_come_is_not_waited_for(
