@@ -144,6 +144,25 @@ def test_a_pod_that_fills_the_nodes_disk_goes(
         assert is_ready(namespace.pod("modest"))
 
 
+def test_a_pod_that_fills_the_nodes_disk_while_it_is_being_started_goes(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    """Its hook takes a minute, and the start no less."""
+    hard = {"nodefs.available": "40Mi"}
+    with (
+        settings(local_cluster, evictionHard=hard),
+        small_disk(local_cluster, namespace, "size=100m"),
+    ):
+        namespace.run("modest", until_term("c"))
+        hook = {"postStart": {"exec": {"command": ["sleep", "60"]}}}
+        write = "dd if=/dev/zero of=/v/data bs=1M count=80"
+        writer = ends_with_143(write, **MOUNT, lifecycle=hook)
+        namespace.add("writer", writer, volumes=[{"name": "v", "emptyDir": {}}])
+        evicted(namespace, "writer")
+        wait_condition(local_cluster, "DiskPressure", "False")
+        assert is_ready(namespace.pod("modest"))
+
+
 def test_a_pod_that_goes_for_a_soft_threshold_has_time_to_end(
     local_cluster: LocalCluster, namespace: Namespace
 ) -> None:

@@ -238,6 +238,7 @@ class EvictionManager:
                     nursery.start_soon(self._cancel_when_urgent, assessment, scope)
                 stats = await self._stats.usage_since(
                     trio.current_time(),
+                    self._pods.active(),
                     disks=disks,
                     fresh_files=fresh_files,
                     fresh_layers=fresh_layers,

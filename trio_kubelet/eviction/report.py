@@ -45,11 +45,10 @@ class EvictionReporter:
 
     async def _show(self, _request: Request) -> Response:
         assessment = await self._watch.newer_than(float("-inf"))
-        stats = await self._stats.usage_since(ANY_AGE, disks=True)
+        pods = tuple(self._pods())
+        stats = await self._stats.usage_since(ANY_AGE, pods, disks=True)
         by_uid = {each.uid: each for each in stats.pods}
-        candidates = [
-            Candidate(pod=pod, stats=by_uid.get(pod.metadata.uid)) for pod in self._pods()
-        ]
+        candidates = [Candidate(pod=pod, stats=by_uid.get(pod.metadata.uid)) for pod in pods]
         # All pods are ranked once for each signal, which takes long where they are many.
         signals = await run_in_thread(
             signal_reports, self._watch.thresholds, assessment, candidates

@@ -4,11 +4,13 @@ A container's own cgroup counts first, for it is the kernel's word and costs the
 Where there is none, what the runtime says counts.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 
 from attrs import evolve, field, frozen
 
 from trio_kubelet.csi import MeasuredVolume
+from trio_kubelet.k8s import Pod
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,
@@ -76,13 +78,21 @@ def shown(pods: Iterable[ObservedPod]) -> tuple[ObservedPod, ...]:
     return tuple(pod for pod in pods if pod.ready_sandbox is not None)
 
 
-def with_sandbox(pods: Iterable[ObservedPod]) -> tuple[ObservedPod, ...]:
-    """The pods that there are figures of, for who decides by them.
+def with_unseen(seen: Iterable[ObservedPod], wanted: Iterable[Pod]) -> tuple[ObservedPod, ...]:
+    """The pods that the runtime has, and those of the wanted ones that nobody has seen in it yet.
 
-    One whose sandbox has ended, which its containers may see to, still holds its volumes, those in
-    memory too.
+    A pod that is being started is looked at when that is done: until then, for as long as its
+    hooks take, it may fill a disk. One whose sandbox has ended, which its containers may see to,
+    still holds its volumes, those in memory too.
     """
-    return tuple(pod for pod in pods if pod.sandboxes)
+    known = {pod.uid: pod for pod in seen}
+    for pod in wanted:
+        meta = pod.metadata
+        if meta.uid not in known:
+            known[meta.uid] = ObservedPod(
+                uid=meta.uid, name=meta.name, namespace=meta.namespace, observed_at=-math.inf
+            )
+    return tuple(known.values())
 
 
 def running(pod: ObservedPod) -> tuple[ObservedContainer, ...]:
@@ -112,12 +122,13 @@ _NO_CGROUP = PodCgroup(path="", usage=Usage(time_ns=0), children={}, network=Non
 def pod_stats(
     pods: Iterable[ObservedPod], found: StatsInputs, rates: Rates
 ) -> tuple[PodStats, ...]:
-    """The pods that have a sandbox, in the order of their names."""
-    stats = [_pod(pod, pod.sandboxes[0], found, rates) for pod in pods if pod.sandboxes]
+    """The figures of pods, in the order of their names."""
+    stats = [_pod(pod, found, rates) for pod in pods]
     return tuple(sorted(stats, key=lambda pod: (pod.namespace, pod.name, pod.uid)))
 
 
-def _pod(pod: ObservedPod, sandbox: ObservedSandbox, found: StatsInputs, rates: Rates) -> PodStats:
+def _pod(pod: ObservedPod, found: StatsInputs, rates: Rates) -> PodStats:
+    sandbox = next(iter(pod.sandboxes), None)
     cgroup = found.readings.pods.get(pod.uid) or _NO_CGROUP
     disk = (found.disks or {}).get(pod.uid)
     containers = tuple(
@@ -125,21 +136,23 @@ def _pod(pod: ObservedPod, sandbox: ObservedSandbox, found: StatsInputs, rates: 
         for each in running(pod)
         if (stats := _container(each, cgroup, found, disk, rates)) is not None
     )
-    told = found.runtime.sandboxes.get(sandbox.id) if found.runtime is not None else None
+    told = None
+    if found.runtime is not None and sandbox is not None:
+        told = found.runtime.sandboxes.get(sandbox.id)
     usage = cgroup.usage if cgroup.path else told.usage if told is not None else None
     network = None
-    if not sandbox.host_network:
+    if sandbox is not None and not sandbox.host_network:
         network = cgroup.network or (told.network if told is not None else None)
     layers = _layers(pod, found)
     return PodStats(
         uid=pod.uid,
         namespace=pod.namespace,
         name=pod.name,
-        started_at_ns=sandbox.created_at,
+        started_at_ns=sandbox.created_at if sandbox is not None else 0,
         usage=rates.rated(pod.uid, usage) if usage is not None else total(containers),
         containers=containers,
         cgroup=cgroup.path,
-        sandbox=_sandbox(sandbox, cgroup),
+        sandbox=_sandbox(sandbox, cgroup) if sandbox is not None else None,
         network=network,
         volumes=(*(disk.volumes if disk is not None else ()), *found.of_drivers.get(pod.uid, ())),
         layers=layers,
@@ -228,10 +241,13 @@ def _layers(pod: ObservedPod, found: StatsInputs) -> Filesystem | None:
     """The use of the writable layers of all containers of a pod; None if none is known.
 
     That of one that has ended stays until it is removed: an init container could hide in it
-    whatever it has written.
+    whatever it has written. So could one that nobody has looked at since it was started: the
+    runtime tells whose it is.
     """
-    told = found.runtime.containers if found.runtime is not None else {}
-    known = [_on(found.images, told[each.id].root) for each in pod.containers if each.id in told]
+    runtime = found.runtime or RuntimeStats()
+    told = runtime.containers
+    ids = {each.id for each in pod.containers} | runtime.of_pods.get(pod.uid, frozenset())
+    known = [_on(found.images, told[each].root) for each in sorted(ids) if each in told]
     layers = [each for each in known if each is not None]
     return _sum_of_use(layers[0], layers) if layers else None
 

@@ -18,6 +18,7 @@ import trio
 from attrs import evolve, frozen
 
 from trio_kubelet.csi import MeasuredVolume
+from trio_kubelet.k8s import Pod
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.observed import ObservedPod
@@ -35,13 +36,14 @@ from trio_kubelet.stats.pods import (
     pod_stats,
     shown,
     volumes_of_drivers,
-    with_sandbox,
+    with_unseen,
 )
 from trio_kubelet.stats.rates import Rates
 from trio_kubelet.stats.runtime_stats import (
     RuntimeFilesystem,
     RuntimeStats,
     has_layers_before,
+    ids_of_pods,
     runtime_containers,
     runtime_filesystem,
     runtime_sandboxes,
@@ -104,8 +106,8 @@ class _ReadRequest:
     fresh_files: bool = False
     fresh_layers: bool = False
     newer_than: float = ANY_AGE
-    of_all_pods: bool = False
-    """Also of those whose sandbox has ended."""
+    pods: tuple[Pod, ...] | None = None
+    """Those of which figures are needed, for who decides; None for who shows what there is."""
 
 
 @frozen
@@ -157,20 +159,27 @@ class StatsProvider:
         return await self._stats(_ReadRequest(depth=Depth.NETWORK, rates=True, disks=True))
 
     async def usage_since(
-        self, time: float, *, disks: bool, fresh_files: bool = False, fresh_layers: bool = False
+        self,
+        time: float,
+        pods: Iterable[Pod],
+        *,
+        disks: bool,
+        fresh_files: bool = False,
+        fresh_layers: bool = False,
     ) -> Stats:
-        """As `usage`, read at `time` (trio's clock) or later, for who decides by it.
+        """As `usage`, read at `time` (trio's clock) or later, for who decides between `pods`.
 
-        Pods whose sandbox has ended are among them. With `disks`, files of pods that nobody has
-        counted yet are waited for, with `fresh_files` those that nobody has counted since; with
-        `fresh_layers`, writable layers that the runtime has counted since this call, if it does.
+        All of them are there, also without a sandbox, and all others that the runtime has. With
+        `disks`, files of pods that nobody has counted yet are waited for, with `fresh_files` those
+        that nobody has counted since; with `fresh_layers`, writable layers that the runtime has
+        counted since this call, if it does.
         """
         wanted = _ReadRequest(
             disks=disks,
             fresh_files=fresh_files,
             fresh_layers=fresh_layers,
             newer_than=time,
-            of_all_pods=True,
+            pods=tuple(pods),
         )
         return await self._stats(wanted)
 
@@ -211,7 +220,7 @@ class StatsProvider:
 
     async def _stats(self, wanted: _ReadRequest) -> Stats:
         seen = self._sources.pods()
-        pods = with_sandbox(seen) if wanted.of_all_pods else shown(seen)
+        pods = shown(seen) if wanted.pods is None else with_unseen(seen, wanted.pods)
         readings = await self._readings_of(wanted.depth, wanted.newer_than)
         if wanted.rates and not self._rates.is_known(NODE, readings.node.usage.time_ns):
             await self._put_together(pods, readings, _ReadRequest())
@@ -266,7 +275,7 @@ class StatsProvider:
         problems: dict[str, str],
     ) -> RuntimeStats | None:
         """The runtime's part of the figures; None if none is needed, or it does not answer."""
-        asks_all = lacks_cgroups(pods, readings, of_containers=not wanted.of_all_pods)
+        asks_all = lacks_cgroups(pods, readings, of_containers=wanted.pods is None)
         if not asks_all and not wanted.disks:
             return None
         ask = partial(self._runtime, problems, sandboxes=asks_all)
@@ -283,7 +292,7 @@ class StatsProvider:
         counted_after = wanted.newer_than if wanted.fresh_files else ANY_AGE
         paths = map(self._sources.paths, pods)
         of_pods = await self._disks.get(paths, patience, counted_after)
-        self._disks.keep_only(pod.uid for pod in self._sources.pods())
+        self._disks.keep_only(pod.uid for pod in (*self._sources.pods(), *pods))
         return _Disks(filesystems, of_pods)
 
     async def _readings_of(self, depth: Depth, newer_than: float = ANY_AGE) -> CgroupReadings:
@@ -333,7 +342,7 @@ class StatsProvider:
             stats = await client.list_container_stats()
             # In a thread: a tenant may have thousands of containers.
             containers = await run_in_thread(runtime_containers, stats)
-            told = evolve(told, containers=containers)
+            told = evolve(told, containers=containers, of_pods=ids_of_pods(containers))
 
         async def ask_filesystems() -> None:
             nonlocal told

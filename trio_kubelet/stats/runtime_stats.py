@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.config.names import POD_UID_LABEL
 from trio_kubelet.stats.values import (
     CpuUsage,
     Filesystem,
@@ -32,6 +33,7 @@ class RuntimeContainer:
     """For most containers the kernel has told already."""
 
     root: Filesystem | None
+    pod_uid: str
 
 
 @frozen(kw_only=True)
@@ -52,9 +54,13 @@ class RuntimeFilesystem:
 
 @frozen(kw_only=True)
 class RuntimeStats:
-    """All that one round of calls has told, by the ids of containers and sandboxes."""
+    """All that one round of calls has told, by the ids of containers and sandboxes.
+
+    `of_pods` are the ids of containers by the UIDs of their pods.
+    """
 
     containers: Mapping[str, RuntimeContainer] = field(factory=dict)
+    of_pods: Mapping[str, frozenset[str]] = field(factory=dict)
     sandboxes: Mapping[str, RuntimeSandbox] = field(factory=dict)
     images: RuntimeFilesystem | None = None
     layers: RuntimeFilesystem | None = None
@@ -73,9 +79,18 @@ def runtime_containers(stats: Iterable[cri.ContainerStats]) -> Mapping[str, Runt
         each.attributes.id: RuntimeContainer(
             read_usage=partial(_usage, each.cpu, each.memory, each.swap, each.io),
             root=_layer(each.writable_layer) if is_present(each.writable_layer) else None,
+            pod_uid=each.attributes.labels.get(POD_UID_LABEL, ""),
         )
         for each in stats
     }
+
+
+def ids_of_pods(containers: Mapping[str, RuntimeContainer]) -> Mapping[str, frozenset[str]]:
+    """The ids of containers by the UIDs of their pods."""
+    found: dict[str, set[str]] = {}
+    for container_id, each in containers.items():
+        found.setdefault(each.pod_uid, set()).add(container_id)
+    return {uid: frozenset(ids) for uid, ids in found.items()}
 
 
 def runtime_sandboxes(stats: Iterable[cri.PodSandboxStats]) -> Mapping[str, RuntimeSandbox]:

@@ -217,7 +217,7 @@ class SandboxStats:
 
 @frozen(kw_only=True)
 class PodStats:
-    """A pod that has a sandbox. `cgroup` is empty if it has none of its own.
+    """A pod. `cgroup` is empty if it has none of its own, `started_at_ns` 0 without a sandbox.
 
     `layers` is the use of the writable layers of all its containers, those that have ended too.
     `is_counted` is False if it uses at least so much of the disk: it has more files than can be

@@ -1,9 +1,12 @@
 """A node whose figures a test sets."""
 
+from collections.abc import Iterable
+
 import trio
 from attrs import define, field
 
 from tests.trio_clock import TrioClock
+from trio_kubelet.k8s import Pod
 from trio_kubelet.stats.values import (
     Filesystem,
     MemoryUsage,
@@ -41,7 +44,13 @@ class Machine:
         return NodeReading(node=self._node())
 
     async def usage_since(
-        self, _time: float, *, disks: bool, fresh_files: bool = False, fresh_layers: bool = False
+        self,
+        _time: float,
+        _pods: Iterable[Pod],
+        *,
+        disks: bool,
+        fresh_files: bool = False,
+        fresh_layers: bool = False,
     ) -> Stats:
         """Read node and pods."""
         self.asked_for_files.append(disks and fresh_files)

@@ -36,6 +36,7 @@ class Runtime:
     is_down: bool = False
     counts_every_seconds: float = 0
     layers: Mapping[str, int] = field(factory=lambda: {CONTAINER: 7 * MI})
+    labels: dict[str, str] = field(factory=dict)
     images_at: str = ""
     sandbox_memory: int = 0
     """The memory that the sandbox uses with its containers; 0 if nothing is told of sandboxes."""
@@ -54,7 +55,7 @@ class Runtime:
         return cri.ListContainerStatsResponse(
             stats=[
                 cri.ContainerStats(
-                    attributes=cri.ContainerAttributes(id=container_id),
+                    attributes=cri.ContainerAttributes(id=container_id, labels=self.labels),
                     cpu=cri.CpuUsage(
                         timestamp=now, usage_core_nano_seconds=cri.UInt64Value(value=5)
                     ),
@@ -132,6 +133,7 @@ async def reading(
     *,
     with_cgroups: bool = True,
     pod: ObservedPod | None = None,
+    is_seen: bool = True,
     images_on_disk: bool = False,
     of_drivers: Sequence[MeasuredVolume] = (),
 ) -> AsyncIterator[Node]:
@@ -151,7 +153,7 @@ async def reading(
             client=RuntimeClient(InProcess(runtime)),
             clock=TrioClock(),
             reader=CgroupReader(tree=tree if with_cgroups else None, host=str(root / "host")),
-            pods=lambda: [pod or observed()],
+            pods=lambda: [pod or observed()] if is_seen else [],
             paths=lambda pod: PodPaths(
                 uid=pod.uid,
                 namespace=pod.namespace,

@@ -14,6 +14,8 @@ from trio.testing import MockClock
 from tests.trio_clock import TrioClock
 from tests.unit.stats.kernel import CONTAINER, MI, POD_CGROUP, UID, write_cgroup
 from tests.unit.stats.reading import observed, reading
+from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec
+from trio_kubelet.runtime.config.names import POD_UID_LABEL
 from trio_kubelet.runtime.observed import (
     ObservedState,
 )
@@ -33,7 +35,7 @@ async def test_the_layer_of_a_container_that_has_ended_counts_as_its_pods_use_of
     ended = evolve(pod.containers[0], id="e" * 64, name="init", state=ObservedState.EXITED)
     async with reading(tmp_path, pod=evolve(pod, containers=(*pod.containers, ended))) as node:
         node.runtime.layers = {CONTAINER: 7 * MI, ended.id: 100 * MI}
-        [told] = (await node.provider.usage_since(trio.current_time(), disks=True)).pods
+        [told] = (await node.provider.usage_since(trio.current_time(), (), disks=True)).pods
         assert [each.name for each in told.containers] == ["main"]
         assert told.layers is not None
         assert told.layers.used == 107 * MI
@@ -109,7 +111,7 @@ async def test_who_decides_by_layers_waits_until_the_runtime_has_counted_them_bu
         node.runtime.counts_every_seconds = every_seconds
         await trio.sleep(1)
         began_at, began_ns = trio.current_time(), TrioClock().now_ns()
-        stats = await node.provider.usage_since(began_at, disks=True, fresh_layers=True)
+        stats = await node.provider.usage_since(began_at, (), disks=True, fresh_layers=True)
         layer = stats.pods[0].containers[0].root
         assert layer is not None
         assert (layer.time_ns >= began_ns) is (every_seconds == 10)
@@ -123,7 +125,7 @@ async def test_a_layer_that_is_larger_than_its_disk_counts_as_unknown(
     async with reading(tmp_path, images_on_disk=True) as node:
         node.runtime.layers = {CONTAINER: used}
         node.runtime.images_at = str(tmp_path)
-        [pod] = (await node.provider.usage_since(trio.current_time(), disks=True)).pods
+        [pod] = (await node.provider.usage_since(trio.current_time(), (), disks=True)).pods
         assert pod.layers is None
         assert pod.containers[0].root is None
         assert pod.ephemeral_storage is not None
@@ -142,7 +144,9 @@ async def test_layers_and_files_that_take_long_are_waited_for_at_the_same_time(
         monkeypatch.setattr(DiskUsages, "get", never_counted)
         await trio.sleep(1)
         began_at = trio.current_time()
-        await node.provider.usage_since(began_at, disks=True, fresh_files=True, fresh_layers=True)
+        await node.provider.usage_since(
+            began_at, (), disks=True, fresh_files=True, fresh_layers=True
+        )
         assert trio.current_time() - began_at <= DECISION_SECONDS + 1
 
 
@@ -151,7 +155,7 @@ async def test_who_decides_by_memory_asks_the_runtime_for_no_container_that_has_
 ) -> None:
     async with reading(tmp_path) as node:
         shutil.rmtree(node.cgroups / f"{POD_CGROUP.lstrip('/')}/cri-containerd-{CONTAINER}.scope")
-        [pod] = (await node.provider.usage_since(trio.current_time(), disks=False)).pods
+        [pod] = (await node.provider.usage_since(trio.current_time(), (), disks=False)).pods
         assert pod.usage.memory is not None
         assert pod.usage.memory.working_set == 30 * MI
         assert node.runtime.asked == 0
@@ -169,9 +173,9 @@ async def test_who_decides_waits_for_a_walk_and_knows_of_files_that_it_could_not
     volume.mkdir(parents=True)
     (volume / "file").write_bytes(bytes(MI))
     async with reading(tmp_path) as node:
-        [pod] = (await node.provider.usage_since(trio.current_time(), disks=True)).pods
+        [pod] = (await node.provider.usage_since(trio.current_time(), (), disks=True)).pods
         assert not pod.is_counted
-        [pod] = (await node.provider.usage_since(trio.current_time(), disks=False)).pods
+        [pod] = (await node.provider.usage_since(trio.current_time(), (), disks=False)).pods
         assert pod.is_counted
 
 
@@ -182,11 +186,31 @@ async def test_a_pod_whose_sandbox_has_ended_hides_nothing_from_who_decides(tmp_
     pod = observed()
     ended = evolve(pod, sandboxes=(evolve(pod.sandboxes[0], ready=False),))
     async with reading(tmp_path, pod=ended) as node:
-        [told] = (await node.provider.usage_since(trio.current_time(), disks=True)).pods
+        [told] = (await node.provider.usage_since(trio.current_time(), (), disks=True)).pods
         assert told.usage.memory is not None
         assert told.usage.memory.working_set == 30 * MI
         assert told.ephemeral_storage is not None
         assert (told.ephemeral_storage.used or 0) >= MI
+        assert (await node.provider.full()).pods == ()
+
+
+async def test_a_pod_that_is_still_being_started_hides_nothing_from_who_decides(
+    tmp_path: Path,
+) -> None:
+    """Nobody has looked at it in the runtime yet, nor at its container, which runs."""
+    volume = tmp_path / "pods" / UID / "volumes/kubernetes.io~empty-dir/data"
+    volume.mkdir(parents=True)
+    (volume / "file").write_bytes(bytes(MI))
+    pod = Pod(metadata=ObjectMeta(uid=UID, name="web", namespace="default"), spec=PodSpec())
+    async with reading(tmp_path, is_seen=False) as node:
+        node.runtime.labels = {POD_UID_LABEL: UID}
+        [told] = (await node.provider.usage_since(trio.current_time(), [pod], disks=True)).pods
+        assert told.usage.memory is not None
+        assert told.usage.memory.working_set == 30 * MI
+        assert told.layers is not None
+        assert told.layers.used == 7 * MI
+        assert told.ephemeral_storage is not None
+        assert (told.ephemeral_storage.used or 0) >= 8 * MI
         assert (await node.provider.full()).pods == ()
 
 
@@ -195,7 +219,7 @@ async def test_who_needs_newer_figures_gets_them(tmp_path: Path) -> None:
         before = await node.provider.usage()
         write_cgroup(node.cgroups, POD_CGROUP, cpu_seconds=3, memory=51 * MI)
         assert await node.provider.usage() == before
-        [pod] = (await node.provider.usage_since(trio.current_time(), disks=False)).pods
+        [pod] = (await node.provider.usage_since(trio.current_time(), (), disks=False)).pods
         assert pod.usage.memory is not None
         assert pod.usage.memory.working_set == 50 * MI
         assert node.runtime.asked == 0
@@ -205,7 +229,7 @@ async def test_who_decides_gets_new_figures_of_pods_without_cgroups_too(tmp_path
     async with reading(tmp_path, with_cgroups=False) as node:
         for memory in (10 * MI, 90 * MI):
             node.runtime.sandbox_memory = memory
-            [pod] = (await node.provider.usage_since(trio.current_time(), disks=False)).pods
+            [pod] = (await node.provider.usage_since(trio.current_time(), (), disks=False)).pods
             assert pod.usage.memory is not None
             assert pod.usage.memory.working_set == memory
             assert pod.usage.tasks == 4
@@ -213,10 +237,10 @@ async def test_who_decides_gets_new_figures_of_pods_without_cgroups_too(tmp_path
 
 async def test_disks_are_asked_for_only_by_who_needs_them(tmp_path: Path) -> None:
     async with reading(tmp_path) as node:
-        [pod] = (await node.provider.usage_since(trio.current_time(), disks=True)).pods
+        [pod] = (await node.provider.usage_since(trio.current_time(), (), disks=True)).pods
         assert node.runtime.asked == 1
         assert pod.ephemeral_storage is not None
-        [again] = (await node.provider.usage_since(trio.current_time(), disks=True)).pods
+        [again] = (await node.provider.usage_since(trio.current_time(), (), disks=True)).pods
         assert node.runtime.asked == 2
         assert again.containers[0].root is not None
         assert again.containers[0].root.used == 7 * MI
