@@ -9,7 +9,7 @@ from prometheus_client import Counter
 from trio.testing import MockClock
 
 from state_machines.image import ImageState
-from tests.unit.metrics.test_counted import counter
+from tests.unit.metrics.counting import counter
 from tests.unit.runtime.image_nodes import PRIVATE, Node, closed, node, pull_records, secret
 from trio_kubelet.hollow import HollowRegistry
 from trio_kubelet.hollow.images import RemoteImage
