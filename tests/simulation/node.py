@@ -32,6 +32,7 @@ from trio_kubelet.agent.pod_parts import PodParts
 from trio_kubelet.agent.pods import Pods
 from trio_kubelet.agent.ports import Ports
 from trio_kubelet.agent.start import Agent
+from trio_kubelet.agent.traces import Traces
 from trio_kubelet.config.eviction import Resource
 from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
@@ -122,7 +123,7 @@ class SimulatedAgent(Agent):
         api: httpx.AsyncBaseTransport,
     ) -> None:
         @asynccontextmanager
-        async def clients() -> AsyncIterator[ApiClients]:
+        async def clients(_traces: Traces | None) -> AsyncIterator[ApiClients]:
             make = partial(ApiClient, URL, api, clock=clock)
             yield ApiClients(URL, make(), make(), make(), make())
 

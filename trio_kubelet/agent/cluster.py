@@ -17,6 +17,7 @@ import trio
 
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.agent.policies import EVICTION_FIELDS
+from trio_kubelet.agent.traces import Traces
 from trio_kubelet.csi import DriverSettings, NoDriverSettings, VolumeLimits
 from trio_kubelet.dra import ResourceSliceRemoval
 from trio_kubelet.k8s import NODES, Node, Pod, PodStatus
@@ -47,7 +48,7 @@ REFRESH_SECONDS = 5.0
 Recall = Callable[[Pod], None]
 """Takes up what an earlier agent has told of the containers of a static pod, by its mirror."""
 
-OpenClients = Callable[[], AbstractAsyncContextManager[ApiClients]]
+OpenClients = Callable[[Traces | None], AbstractAsyncContextManager[ApiClients]]
 """Opens the clients; may wait long for credentials. Raises StartError."""
 
 

@@ -20,6 +20,7 @@ import trio
 
 from trio_kubelet.agent.live_settings import reload_on_hangup
 from trio_kubelet.agent.start import Agent
+from trio_kubelet.agent.traces import Traces, traced_requests
 from trio_kubelet.config.settings import Examination, Settings
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s.client import ApiClients, RateLimit, open_api_clients
@@ -242,7 +243,10 @@ async def _client_certificate(
 
 @asynccontextmanager
 async def _clients(
-    settings: Settings, clock: Clock, certificate: "RotatedClientCertificate | None"
+    settings: Settings,
+    clock: Clock,
+    certificate: "RotatedClientCertificate | None",
+    traces: Traces | None,
 ) -> AsyncIterator[ApiClients]:
     """The way to the API server; credentials are asked for where there are none. Raises StartError.
 
@@ -265,6 +269,7 @@ async def _clients(
             ),
             clock=clock,
             rotated=None if certificate is None else certificate.pem,
+            wrap=partial(traced_requests, traces=traces),
         )
         async with clients as opened, trio.open_nursery() as nursery:
             log.info("using API server", server=opened.server)

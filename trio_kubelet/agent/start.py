@@ -55,7 +55,7 @@ class Agent:
     ) -> None:
         self.parts = NodeParts(settings, clock, host)
         self._notifier = notifier or ServiceNotifier()
-        self._open_clients = open_clients or nullcontext
+        self._open_clients = open_clients
         parts = self.parts
         self.monitoring = Monitoring(parts)
         self.ports = Ports(parts, self.monitoring)
@@ -99,7 +99,8 @@ class Agent:
             nursery.start_soon(self.ports.serve)
             nursery.start_soon(check_runtime, parts.client, parts.runtime_health)
             nursery.start_soon(self._tell_service_manager)
-            async with self._open_clients() as clients:
+            open_clients = self._open_clients
+            async with open_clients(parts.traces) if open_clients else nullcontext() as clients:
                 cluster = self._cluster(clients)
                 nursery.start_soon(self.ports.serve_others, cluster, nursery)
                 await self._run_node(cluster)

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
+import httpx
 import structlog
 import trio
 from attrs import frozen
@@ -15,7 +16,7 @@ from trio_kubelet.rpc import Channel, HostAndPort, Transport
 from trio_kubelet.server import Route
 from trio_kubelet.server.traced import traced
 from trio_kubelet.tasks.clock import Clock
-from trio_kubelet.tracing import SpanQueue, TracedTransport, Tracer
+from trio_kubelet.tracing import SpanQueue, TracedRequests, TracedTransport, Tracer
 
 log = structlog.get_logger("tracing")
 
@@ -85,6 +86,13 @@ def make_traces(settings: Settings, clock: Clock, node_name: str) -> Traces | No
 def traced_transport(transport: Transport, traces: Traces | None) -> Transport:
     """A transport whose calls are spans, if there are traces."""
     return transport if traces is None else TracedTransport(transport, traces.tracer)
+
+
+def traced_requests(
+    transport: httpx.AsyncBaseTransport, traces: Traces | None
+) -> httpx.AsyncBaseTransport:
+    """A transport whose requests are spans, if there are traces."""
+    return transport if traces is None else TracedRequests(transport, traces.tracer)
 
 
 def traced_routes(routes: Sequence[Route], traces: Traces | None) -> Sequence[Route]:

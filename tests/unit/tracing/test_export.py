@@ -18,10 +18,18 @@ from structlog.testing import capture_logs
 from tests.trio_clock import TrioClock
 from tests.unit.server.serving import client
 from trio_kubelet.agent import traces as agent_traces
-from trio_kubelet.agent.traces import Traces, make_traces, traced_routes, traced_transport
+from trio_kubelet.agent.traces import (
+    Traces,
+    make_traces,
+    traced_requests,
+    traced_routes,
+    traced_transport,
+)
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.parts import TracingConfiguration
 from trio_kubelet.config.trace_endpoint import trace_endpoint
+from trio_kubelet.k8s import NODES
+from trio_kubelet.k8s.client import ApiClient, ApiError
 from trio_kubelet.rpc import Channel, Code, InProcess, RpcError, open_rpc_loop, serve
 from trio_kubelet.rpc.loop import RpcLoop
 from trio_kubelet.rpc.stubs.opentelemetry.proto.collector.trace import v1 as collector
@@ -420,6 +428,43 @@ async def test_a_request_is_a_part_of_what_its_client_does(
     assert f"{span.context.trace_id:032x}" in PARENT
     assert span.attributes["http.response.status_code"] == status
     assert span.error == error
+
+
+async def test_the_api_server_is_told_whose_part_a_request_is() -> None:
+    asked: list[httpx.Request] = []
+
+    async def respond(request: httpx.Request) -> httpx.Response:
+        await trio.lowlevel.checkpoint()
+        asked.append(request)
+        if request.url.path.endswith("/away"):
+            raise httpx.ConnectError("nobody is there", request=request)
+        status = 200 if request.url.path.endswith("/here") else 404
+        return httpx.Response(status, json={"metadata": {"name": "here"}})
+
+    traces = traces_to()
+    transport = traced_requests(httpx.MockTransport(respond), traces)
+    api = ApiClient("https://api.test", transport)
+    with traces.tracer.span("syncPod") as sync:
+        await api.get(NODES, "here")
+        for name in ("gone", "away"):
+            with pytest.raises(ApiError):
+                await api.get(NODES, name)
+    *found, _ = waiting(traces)
+    assert [each.headers["traceparent"] for each in asked] == [
+        each.context.traceparent for each in found
+    ]
+    assert {(each.name, each.parent_id) for each in found} == {("HTTP GET", sync.context.span_id)}
+    assert {each.attributes["server.address"] for each in found} == {"api.test"}
+    assert [each.attributes["url.path"] for each in found] == [
+        f"/api/v1/nodes/{name}" for name in ("here", "gone", "away")
+    ]
+    assert [each.attributes.get("http.response.status_code") for each in found] == [200, 404, None]
+    assert [each.error for each in found] == [
+        None,
+        "status 404",
+        "ConnectError: nobody is there",
+    ]
+    assert traced_requests(transport, None) is transport
 
 
 @pytest.mark.parametrize(

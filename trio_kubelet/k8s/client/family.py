@@ -70,12 +70,14 @@ async def open_api_clients(
     heartbeat_seconds: float = 10.0,
     clock: Clock | None = None,
     rotated: Callable[[], bytes] | None = None,
+    wrap: Callable[[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport] | None = None,
 ) -> AsyncIterator[ApiClients]:
     """Make the clients of a kubeconfig, and close their connections at the end.
 
     `rate_limit` is kubeAPIQPS and kubeAPIBurst, `event_rate_limit` eventRecordQPS and
     eventBurst; `heartbeat_seconds` is the deadline of the heartbeat's requests. `rotated` is a
-    certificate that the agent renews (`Identity`). Raises KubeconfigError. The server need not be
+    certificate that the agent renews (`Identity`); `wrap` makes the transports of others, which see
+    each request. Raises KubeconfigError. The server need not be
     there: nothing is connected yet.
     """
     if isinstance(kubeconfig, Path):
@@ -91,7 +93,7 @@ async def open_api_clients(
         make = partial(open_pool, size=size, proxy_url=proxy)
         transport = RotatingTransport(identity.ssl_context, make, size.connections, watches=watches)
         transports.append(transport)
-        return transport
+        return transport if wrap is None else wrap(transport)
 
     client = partial(ApiClient, cluster.server, credentials=identity, clock=clock)
     clients = ApiClients(

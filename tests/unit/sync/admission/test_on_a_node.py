@@ -13,6 +13,7 @@ from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from tests.trio_clock import TrioClock
 from trio_kubelet.agent.start import Agent
+from trio_kubelet.agent.traces import Traces
 from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow import HollowOptions, HollowRuntime, open_hollow_runtime
@@ -90,7 +91,7 @@ class OneNode:
         """
 
         @asynccontextmanager
-        async def clients() -> AsyncIterator[ApiClients]:
+        async def clients(_traces: Traces | None) -> AsyncIterator[ApiClients]:
             main, heartbeat, events = (self.server.client() for _ in range(3))
             yield ApiClients("http://apiserver.test", main, heartbeat, events, main)
 
