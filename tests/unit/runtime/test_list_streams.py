@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from structlog.testing import capture_logs
 
 from tests.trio_clock import TrioClock
@@ -18,7 +19,7 @@ from trio_kubelet.hollow import CallFault, ScriptedFaults
 from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.hollow.lists import ENTRIES_OF_A_PIECE
 from trio_kubelet.node.machine import read_machine
-from trio_kubelet.rpc import Code, InProcess, RpcError
+from trio_kubelet.rpc import Channel, Code, InProcess, RpcError, open_rpc_loop, serve
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 
@@ -32,6 +33,8 @@ LISTS: dict[str, Ask] = {
     "images": lambda client: client.list_images(),
 }
 MEBIBYTE = "x" * 2**20
+FULL = 11_000
+LONG_LABELS = {f"label-{number}": "x" * 150 for number in range(10)}
 
 
 class CallLog(InProcess):
@@ -155,6 +158,42 @@ async def test_the_gate_decides_how_the_agent_asks(is_on: bool, call: str, tmp_p
         parts = NodeParts(settings, TrioClock(), hollow_host(transport, machine))
         assert await parts.client.list_containers() == ()
     assert transport.calls == [call]
+
+
+class FullRuntime:
+    """Has 11,000 containers, whose list is longer than a message may be; a hundred in each."""
+
+    def __init__(self) -> None:
+        ids = (f"{number:064x}" for number in range(FULL))
+        containers = [cri.Container(id=each, labels=LONG_LABELS) for each in ids]
+        pieces = (containers[first : first + 100] for first in range(0, FULL, 100))
+        self.pieces = [cri.StreamContainersResponse(containers=piece) for piece in pieces]
+
+    async def stream_containers(
+        self, _request: cri.StreamContainersRequest
+    ) -> AsyncIterator[cri.StreamContainersResponse]:
+        for piece in self.pieces:
+            yield piece
+
+
+async def test_eleven_thousand_containers_come_whole_and_hold_up_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "runtime.sock"
+    with making_test_data():
+        runtime = FullRuntime()
+    async with open_rpc_loop(), trio.open_nursery() as nursery:
+        await nursery.start(serve, [runtime], path)
+        client = RuntimeClient(Channel(str(path)), streams_lists=True)
+        found = await client.list_containers()
+        assert [int(each.id, 16) for each in found] == list(range(FULL))
+        assert all(each.labels == LONG_LABELS for each in found)
+        assert await client.list_containers() is found
+        changed = runtime.pieces[50].containers[7]
+        changed.state = cri.ContainerState(cri.ContainerState.CONTAINER_EXITED)
+        again = await client.list_containers()
+        assert [new.id for new, old in zip(again, found, strict=True) if new is not old] == [
+            changed.id
+        ]
+        nursery.cancel_scope.cancel()
 
 
 class CrowdedRuntime:
