@@ -31,7 +31,7 @@ from trio_kubelet.pleg import PodChange
 from trio_kubelet.pod_source import creation_order, priority_order
 from trio_kubelet.probes import ProbeChange
 from trio_kubelet.resource_managers import ResourceManagers
-from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
+from trio_kubelet.runtime.health import RuntimeHealth
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.status.merge import set_by_others
@@ -136,7 +136,7 @@ class SyncLoop:
             waits=self._waits,
             delete=self._delete,
         )
-        self._runtime_health.on_change.add(self._on_runtime_state)
+        self._runtime_health.on_change.add(self._tasks.on_runtime_state)
         self._tasks.on_finished.add(self.on_finished)
         self._resizing.on_decided.add(self._on_resize_decided)
 
@@ -259,13 +259,21 @@ class SyncLoop:
         self._resizing.forget(uid)
         self._start_fitting()
         self._decide_resizes(TERMINATED)
+        self._start_stored(uid)
+
+    def _start_stored(self, uid: str) -> None:
+        """Start the pod that a source has under a UID, if it has one, which has no task."""
         stored = self._store.get(uid)
-        if stored is None or stored.over:
+        if stored is None or stored.over or uid in self._tasks:
             return
         try:
             self._start(stored)
         except Exception:
-            log.exception("sync loop handler failed", pod=stored.pod.metadata.key, op="restart")
+            log.exception("sync loop handler failed", pod=stored.pod.metadata.key, op="start")
+
+    async def _start_when_sources_are_known(self, uid: str) -> None:
+        await self._sources_known.wait()
+        self._start_stored(uid)
 
     def end(self, uid: str, ending: Ending, waiter: trio.Event | None = None) -> None:
         """End a pod for a reason of the node's own, such as preemption."""
@@ -316,7 +324,7 @@ class SyncLoop:
             return
         if self._was_admitted(pod):
             self._allocations.allocate(pod, was_admitted=True)
-            if not _is_over(pod):
+            if pod.status.phase not in TERMINAL_PHASES:
                 self._managers.recall(self._allocations.allocated(pod), self._is_gone)
             elif not self._runs(pod.metadata.uid):
                 self._managers.release(pod.metadata.uid)  # The last agent was killed before.
@@ -337,6 +345,10 @@ class SyncLoop:
             self._preempt(pod, result)
         fits = self._preemptions.wait(allocated, others)
         refusal = self._managers.reserve(allocated, self._is_gone) if fits is None else None
+        if refusal is not None and not self._sources_known.is_set():
+            # A pod may have it that is gone: no source may have told of that yet.
+            self._waits.start(partial(self._start_when_sources_are_known, pod.metadata.uid))
+            return
         if refusal is not None:
             self._rejections.reject(stored, rejection_of(refusal))
             return
@@ -354,7 +366,8 @@ class SyncLoop:
         if unfinished is None:
             return
         ending: Ending | None = unfinished.ending
-        if _is_over(pod):  # Its last status stands; what is left of it goes as it was decided.
+        if pod.status.phase in TERMINAL_PHASES:
+            # Its last status stands; what is left of it goes as it was decided.
             ending = merge_endings(Ending(causes=(PodEvent.COMPLETED,)), ending)
         else:  # The agent that decided may have been killed before its event was sent.
             unfinished.tell(self._recorder, pod)
@@ -454,7 +467,7 @@ class SyncLoop:
         if set_by_others(before.pod) != set_by_others(pod):
             self._tasks.put(pod.metadata.uid, PodRequest(pod=pod, why=("status",)))
         # Statuses come back all the time, and each decision sums up all pods.
-        if _is_over(pod) and not _is_over(before.pod):
+        if before.pod.status.phase not in TERMINAL_PHASES and pod.status.phase in TERMINAL_PHASES:
             self._decide_resizes(TERMINATED)
 
     def _delete(self, pod: Pod) -> None:
@@ -484,13 +497,3 @@ class SyncLoop:
         """True if the task that lives under the UID is this incarnation's."""
         task = self._tasks.get(stored.pod.metadata.uid)
         return task is not None and task.incarnation == stored.incarnation
-
-    def _on_runtime_state(self, before: RuntimeState, after: RuntimeState) -> None:
-        if after.up and not before.up:
-            self._tasks.resync_all("runtime is up")
-        elif after.network_ready and not before.network_ready:
-            self._tasks.resync_all("network is ready")
-
-
-def _is_over(pod: Pod) -> bool:
-    return pod.status.phase in TERMINAL_PHASES

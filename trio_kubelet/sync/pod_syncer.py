@@ -317,6 +317,8 @@ class PodSyncer:
         has_stopped = seen_stopped(evidence)
         if has_stopped:
             self._parts.managers.release(self._uid)
+            # The object may go with this report: the next agent is to find nothing of the pod.
+            await self._parts.managers.keep()
         self.report(pod, stopped=has_stopped)
         return evidence
 

@@ -17,6 +17,7 @@ from state_machines.pod import PodState, may_have_running_containers
 from state_machines.pod_ending import Ending, takes_turns
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_static
+from trio_kubelet.runtime.health import RuntimeState
 from trio_kubelet.sync.pod_task import Beginning, PodRequest, PodSteps, PodTask, SharedByTasks
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.retries import Retries
@@ -174,6 +175,13 @@ class PodTasks:
             return
         for waiter in request.waiters:
             waiter.set()
+
+    def on_runtime_state(self, before: RuntimeState, after: RuntimeState) -> None:
+        """The runtime or its network has changed: what waited for it goes on."""
+        if after.up and not before.up:
+            self.resync_all("runtime is up")
+        elif after.network_ready and not before.network_ready:
+            self.resync_all("network is ready")
 
     def resync_all(self, why: str) -> None:
         """Make every pod that should run look again."""

@@ -12,7 +12,7 @@ from trio_kubelet.config.cpu_policy import CpuPolicyOptions
 from trio_kubelet.k8s import OwnerReference, Pod, PodPhase, Quantity, Time
 from trio_kubelet.resource_managers import ResourceManagers
 from trio_kubelet.resource_managers.cpu_draft import static_cpu_policy
-from trio_kubelet.sources import PodOperation
+from trio_kubelet.sources import PodOperation, Source
 
 ADMISSION = evolve(
     make_admission(), allocatable=lambda: {"cpu": Quantity("6"), "memory": Quantity("64Gi")}
@@ -161,3 +161,45 @@ async def test_what_a_pod_has_that_went_while_no_agent_ran_is_given_to_the_next(
         await at.say(PodOperation.ADD, a_pod("next", "6"))
         assert managers.uids() == {"next"}
         assert told(at, "next") == []
+
+
+async def test_what_a_pod_that_went_has_is_given_to_the_next_when_all_sources_have_told(
+    autojump_clock: MockClock,
+) -> None:
+    managers, sources = full_cores(), (Source.FILE, Source.API)
+    managers.reserve(a_pod("gone", "6"), lambda _uid: False)
+    async with running(admission=ADMISSION, managers=managers, sources=sources) as at:
+        await at.say(PodOperation.ADD, a_pod("next", "6"))
+        assert managers.uids() == {"gone"}
+        await at.say(PodOperation.ADD, source=Source.API)
+        assert managers.uids() == {"next"}
+        assert told(at, "next") == []
+        assert "sync next i" in at.log
+
+
+async def test_what_a_pod_has_of_the_source_that_tells_last_stays_its_own(
+    autojump_clock: MockClock,
+) -> None:
+    managers, sources = full_cores(), (Source.FILE, Source.API)
+    crashing = a_pod("crashing", "6")
+    managers.reserve(crashing, lambda _uid: False)
+    began = Time.parse("2026-03-01T12:00:00Z")
+    crashing = evolve(crashing, status=evolve(crashing.status, start_time=began))
+    async with running(admission=ADMISSION, managers=managers, sources=sources) as at:
+        await at.say(PodOperation.ADD, a_pod("next", "6"))
+        await at.say(PodOperation.ADD, crashing, source=Source.API)
+        assert managers.uids() == {"crashing"}
+        assert [reason for reason, _ in told(at, "next")] == ["OutOfcpu"]
+
+
+async def test_a_pod_that_goes_while_it_waits_for_the_sources_is_given_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    managers, sources = full_cores(), (Source.FILE, Source.API)
+    managers.reserve(a_pod("gone", "6"), lambda _uid: False)
+    async with running(admission=ADMISSION, managers=managers, sources=sources) as at:
+        await at.say(PodOperation.ADD, a_pod("next", "6"))
+        await at.say(PodOperation.REMOVE, a_pod("next", "6"))
+        await at.say(PodOperation.ADD, source=Source.API)
+        assert managers.uids() == {"gone"}
+        assert "sync next i" not in at.log

@@ -27,6 +27,7 @@ from trio_kubelet.k8s import (
     ObjectMeta,
     Pod,
     PodSpec,
+    PodStatus,
     Quantity,
     ResourceRequirements,
     Time,
@@ -366,3 +367,27 @@ async def test_exclusive_cpus_are_free_when_a_pod_was_seen_to_have_stopped(
     managers = with_cpus(tmp_path, pod)
     await make_parts(runtime, Others(), managers=managers).open_syncer(pod).terminate(pod, DELETED)
     assert managers.uids() == left
+
+
+class ReadingTheRecord(Others):
+    """Notes with each status that is reported whether the record on the disk has the pod."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+        self.has_cpus: list[bool] = []
+
+    def put(self, pod: Pod, status: PodStatus) -> None:
+        self.has_cpus.append(f'"{pod.metadata.uid}":' in self._file.read_text())
+
+
+async def test_exclusive_cpus_are_free_on_the_disk_before_an_end_is_reported(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    pod, managers = a_pod("u", "2"), with_cpus(tmp_path, a_pod("u", "2"))
+    await managers.keep()
+    others = ReadingTheRecord(tmp_path / "cpu_manager_state")
+    syncer = make_parts(FailingOnce(), others, managers=managers).open_syncer(pod)
+    others.put(pod, pod.status)
+    await syncer.terminate(pod, DELETED)
+    assert others.has_cpus == [True, False]
