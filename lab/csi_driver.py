@@ -300,6 +300,10 @@ class LabDriver:
         """The folder, or the file, with the data of a volume that is staged."""
         return self.folder / "volumes" / volume
 
+    def images(self) -> list[Path]:
+        """The files with the data of volumes that are devices."""
+        return [path for path in self.data("").glob("*") if path.is_file()]
+
     def _put(self, source: str, target: Path) -> None:
         """Mount a folder at the target, or a file system in memory if there is no source."""
         target.mkdir(exist_ok=True)

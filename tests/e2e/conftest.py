@@ -17,6 +17,7 @@ import pytest
 
 from lab import UnavailableError, control_plane_programs, host
 from lab.control_plane_programs import NEWEST
+from lab.csi_driver import LabDriver, detach_loop_devices
 from lab.go_kubelet import GoKubelet
 from lab.guest import images
 from lab.kind import cluster as kind
@@ -112,6 +113,14 @@ def closed_registry(local_cluster: LocalCluster) -> Iterator[Registry]:
     with Registry(containerd.folder / "registry", login=True) as registry:
         registry.serve_to(containerd.registries)
         yield registry
+
+
+@pytest.fixture(autouse=True)
+def no_loop_devices_left(tmp_path: Path) -> Iterator[None]:
+    """Take the loop devices away that a CSI driver of a failed test had on its volumes."""
+    yield
+    for image in LabDriver(tmp_path).images():
+        detach_loop_devices(image)
 
 
 @pytest.fixture
