@@ -44,7 +44,7 @@ DELETED_EARLY = 0.1
 """The part of pods that are deleted whether they run or not, each time that they are looked at."""
 MOST_CALLS = 20
 """The log of the driver has fewer lines than that from one kill to the next."""
-SETTLE_SECONDS = 240
+SETTLE_SECONDS = 600
 KILLS = int(os.environ.get("TRIO_KUBELET_VOLUME_KILLS", "6"))
 SEED = int(os.environ.get("TRIO_KUBELET_SEED", "0")) or random.SystemRandom().randrange(2**32)
 VOLUMES = ("host", "disk", "claim", "memory", "own")
