@@ -4,6 +4,7 @@ Each name is an image of its own: a label with the name makes the digests differ
 at names, and a runtime shows two names of one image as either.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,13 @@ from lab.pki import Authority
 from lab.processes import run
 from tests.conformance.programs import AGNHOST, NMETER, NNP
 
+# Specs enter the host's namespace of mounts as that of process 1, whose the kernel hides where that
+# process has capabilities that others lack. Who makes the image is in the same namespace. Without
+# the host's env busybox would run itself as the shell, and its own applets there.
+NSENTER = f"""#!/bin/bash
+[ "$1 $2" = "--mount=/rootfs/proc/1/ns/mnt --" ] || exec busybox nsenter "$@"
+exec busybox nsenter --mount=/rootfs/proc/{os.getpid()}/ns/mnt /usr/bin/env "${{@:3}}"
+"""
 # Debian packages out of whose root the images are made.
 PACKAGES = (
     *("bash-static", "busybox-static", "catatonit"),
@@ -107,6 +115,7 @@ def _without_applets(files: Files, *names: str) -> dict[str, File]:
 def _agnhost(root: Path, programs: Programs) -> dict[str, File]:
     pair = Authority("lab-conformance").issue("localhost", hosts=("localhost",))
     return {
+        "usr/bin/nsenter": File(0o755, NSENTER.encode()),
         # Busybox's shell would run its own applets, such as `nc`, before programs of that name.
         "bin/sh": File(0o777, target="/bin/bash"),
         "agnhost": _program(programs[AGNHOST]),

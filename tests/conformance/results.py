@@ -27,7 +27,11 @@ class Run:
 
     def count(self, result: str) -> int:
         """How many specs ended so."""
-        return sum(each == result for each in self.results.values())
+        return len(self.named(result))
+
+    def named(self, result: str) -> set[str]:
+        """The specs that ended so."""
+        return {name for name, each in self.results.items() if each == result}
 
 
 def read_report(report: Path) -> dict[str, str]:
@@ -48,9 +52,7 @@ def read_report(report: Path) -> dict[str, str]:
 
 def page(run: Run, reasons: Mapping[str, str]) -> str:
     """The page of the documentation; `reasons` say why a spec fails, by a part of its name."""
-    failed = sorted(name for name, result in run.results.items() if result == FAILED)
-    skipped = sorted(name for name, result in run.results.items() if result == SKIPPED)
-    passed = sorted(name for name, result in run.results.items() if result == PASSED)
+    failed, skipped, passed = (sorted(run.named(each)) for each in (FAILED, SKIPPED, PASSED))
     lines = [
         "# Node conformance",
         "",
@@ -73,7 +75,7 @@ def page(run: Run, reasons: Mapping[str, str]) -> str:
         "",
         "| spec | why |",
         "|---|---|",
-        *(f"| {_cell(name)} | {_reason(name, reasons)} |" for name in failed),
+        *(f"| {cell(name)} | {reason(name, reasons)} |" for name in failed),
         "",
         "## Skipped by themselves",
         "",
@@ -96,9 +98,11 @@ def _short(name: str) -> str:
     return LABELS.sub("", name.removeprefix(SPEC))
 
 
-def _cell(name: str) -> str:
+def cell(name: str) -> str:
+    """The name of a spec as it stands in a table."""
     return name.replace("|", "\\|")
 
 
-def _reason(name: str, reasons: Mapping[str, str]) -> str:
+def reason(name: str, reasons: Mapping[str, str]) -> str:
+    """Why a spec fails; `reasons` are by a part of its name."""
     return next((why for part, why in reasons.items() if part in name), "not looked into")

@@ -36,10 +36,13 @@ EMPTY_DEADLINE_SECONDS = 90
 class LocalCluster(Cluster):
     """A node beside a control plane of ours, which is left alone by `stop`."""
 
-    def __init__(self, folder: Path, control_plane: ControlPlane) -> None:
+    def __init__(
+        self, folder: Path, control_plane: ControlPlane, kind: type[LabAgent] = AGENT
+    ) -> None:
         self.node = NODE
         self.control_plane = control_plane
         self.containerd = Containerd(CONTAINERD, folder / "containerd")
+        self._kind = kind
         self._agent: LabAgent | None = None
         self._port = free_port()
 
@@ -62,7 +65,7 @@ class LocalCluster(Cluster):
         """Start containerd and the agent, and wait until the node takes pods."""
         self.containerd.start()
         try:
-            self._agent = self.make_agent()
+            self._agent = self.make_agent(self._kind)
             self._agent.start()
             self.wait_node_ready()
         except BaseException as error:
@@ -74,13 +77,13 @@ class LocalCluster(Cluster):
         """End all pods, the agent and containerd."""
         try:
             if self._agent is not None:
-                self._delete_all_pods()
+                self.delete_all_pods()
                 self._agent.end()
         finally:
             self.containerd.stop()
 
     def make_agent(
-        self, kind: Callable[..., LabAgent] = AGENT, *flags: str, **settings: object
+        self, kind: Callable[..., LabAgent], *flags: str, **settings: object
     ) -> LabAgent:
         """An agent for this node that was not started; `settings` are of its configuration."""
         kubeconfig = self.control_plane.node_kubeconfig(self.node)
@@ -124,7 +127,7 @@ class LocalCluster(Cluster):
     def restart_agent(self, *flags: str, **settings: object) -> None:
         """Start the agent anew with these flags and settings of its configuration alone."""
         self.agent.stop()
-        self._agent = self.make_agent(AGENT, *flags, **settings)
+        self._agent = self.make_agent(self._kind, *flags, **settings)
         self._agent.start()
 
     def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
@@ -177,7 +180,7 @@ class LocalCluster(Cluster):
                 found.setdefault(each.labels[POD_UID_LABEL], set()).add(entry)
         return found
 
-    def _delete_all_pods(self) -> None:
+    def delete_all_pods(self) -> None:
         """Take away whatever creates pods here, then the pods, and wait for their end."""
         for namespace in self.api.get("/api/v1/namespaces")["items"]:
             name = namespace["metadata"]["name"]
