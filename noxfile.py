@@ -270,6 +270,19 @@ def dra_example(session: nox.Session) -> None:
 
 
 @nox.session
+def nvidia(session: nox.Session) -> None:
+    """Whether pods get this machine's GPUs from NVIDIA's own device plugin; skipped without one.
+
+    Builds the plugin with Go and a compiler of C, for minutes, once.
+    """
+    install(session, "test")
+    session.run("python", "-m", "lab.nvidia_device_plugin")
+    file = "tests/e2e/test_nvidia.py"
+    environment = {"TRIO_KUBELET_E2E": "local"}
+    session.run("pytest", "-n0", "-m", "e2e", file, *session.posargs, env=environment)
+
+
+@nox.session
 def conformance(session: nox.Session) -> None:
     """Upstream's node conformance specs on this agent, and docs/conformance.md anew: an hour.
 

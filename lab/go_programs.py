@@ -41,7 +41,8 @@ class GoModule:
     """What is built from one module file, and where it is kept.
 
     `packages` says where the programs are that are no folders beside the module file. A program
-    `x.test` is made of the tests of its package. `of` is the module whose version they have.
+    `x.test` is made of the tests of its package. `of` is the module whose version they have. Those
+    that call C (`uses_c`) need a compiler of it, and run with the libraries of a system like this.
     """
 
     def __init__(
@@ -50,11 +51,14 @@ class GoModule:
         cache: Path,
         packages: Mapping[str, str] | None = None,
         of: str = KUBERNETES,
+        *,
+        uses_c: bool = False,
     ) -> None:
         self.version = pinned_version(file, of)
         self._file = file
         self._cache = cache
         self._packages = dict(packages or {})
+        self._uses_c = uses_c
         self._folder = cache / f"{self.version}-{self._digest()}"
 
     def missing(self, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -64,7 +68,8 @@ class GoModule:
     def folder_with(self, names: tuple[str, ...]) -> Programs:
         """Build what is missing, each program there whole or not at all; for minutes.
 
-        UnavailableError without a Go toolchain; LabError if the build fails.
+        UnavailableError without a Go toolchain, or the compiler of C that they need; LabError if
+        the build fails.
         """
         if self.missing(names):
             with locked(self._cache / "lock"):
@@ -79,6 +84,9 @@ class GoModule:
             raise UnavailableError(
                 f"there is no Go toolchain (`go`) to build {', '.join(names)} {self.version}"
             )
+        compiler = os.environ.get("CC") or "gcc"
+        if self._uses_c and shutil.which(compiler) is None:
+            raise UnavailableError(f"there is no `{compiler}` to build {', '.join(names)} with")
         print(f"lab: building {', '.join(names)} {self.version}: minutes", file=sys.stderr)
         self._folder.mkdir(parents=True, exist_ok=True)
         tests = tuple(name for name in names if name.endswith(TEST))
@@ -99,7 +107,12 @@ class GoModule:
         run(
             ["nice", go, command, *options, *self._flags(), "-o", f"{target}/", *sources],
             cwd=self._file.parent,
-            env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": ""},
+            env={
+                **os.environ,
+                "CGO_ENABLED": str(int(self._uses_c)),
+                "GOWORK": "off",
+                "GOFLAGS": "",
+            },
             deadline_seconds=BUILD_DEADLINE_SECONDS,
         )
 

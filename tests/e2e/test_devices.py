@@ -1,13 +1,10 @@
 """Kubernetes' sample device plugin, which nobody here wrote, on a real API server.
 
-It knows one folder, /var/lib/kubelet/device-plugins, and has a mount namespace of its own in which
-that is the agent's; on the Go kubelet, which knows no other folder, it is the host's.
+On the Go kubelet, which has one folder for plugins whatever its root, the plugin has the host's.
 """
 
 import json
-import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +13,6 @@ import pytest
 from lab import UnavailableError, control_plane_programs
 from lab.cluster_api import Json
 from lab.go_kubelet import GoKubelet
-from lab.orphans import marked
 from lab.processes import wait_until
 from tests.e2e.cluster import (
     DEADLINE_SECONDS,
@@ -26,44 +22,26 @@ from tests.e2e.cluster import (
     is_ready,
     until_term,
 )
+from tests.e2e.device_plugins import KNOWN_FOLDER, DevicePluginOfOthers
 from tests.e2e.local import AGENT, LocalCluster
 from tests.missing import do_without
 
 RESOURCE = "example.com/resource"
-KNOWN_FOLDER = Path("/var/lib/kubelet/device-plugins")
 DEVICES = {"Dev-1", "Dev-2"}
 CHECKPOINT = "kubelet_internal_checkpoint"
 SOCKET = "kubelet.sock"
 
 
-class SamplePlugin:
-    """The plugin as a process."""
-
-    def __init__(self, program: Path, folder: Path) -> None:
-        bind = f"mount --bind {shlex.quote(str(folder))} {KNOWN_FOLDER}"
-        self._command = ["unshare", "--mount", "sh", "-c", f"{bind} && exec {program}"]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(self._command, env=marked({"PATH": "/usr/sbin:/usr/bin"}))
-
-    def kill(self) -> None:
-        """Kill it as the kernel would."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-
 @pytest.fixture
-def plugin(local_cluster: LocalCluster) -> Iterator[SamplePlugin]:
+def plugin(local_cluster: LocalCluster) -> Iterator[DevicePluginOfOthers]:
     """The plugin, not started yet."""
     try:
         program = control_plane_programs.sample_device_plugin(local_cluster.control_plane.wish)
     except UnavailableError as reason:
         do_without(str(reason))
-    KNOWN_FOLDER.mkdir(parents=True, exist_ok=True)
     folder = local_cluster.agent.root / "device-plugins"
-    plugin = SamplePlugin(program, KNOWN_FOLDER if AGENT is GoKubelet else folder)
+    known = KNOWN_FOLDER if AGENT is GoKubelet else folder
+    plugin = DevicePluginOfOthers([str(program)], known)
     yield plugin
     plugin.kill()
 
@@ -86,7 +64,7 @@ def given(namespace: Namespace, name: str) -> set[str]:
 
 
 def test_pods_have_devices_of_the_plugin_as_long_as_there_are_some(
-    local_cluster: LocalCluster, namespace: Namespace, plugin: SamplePlugin
+    local_cluster: LocalCluster, namespace: Namespace, plugin: DevicePluginOfOthers
 ) -> None:
     api, node = local_cluster.api, f"/api/v1/nodes/{local_cluster.node}"
     plugin.start()
@@ -107,7 +85,7 @@ def test_pods_have_devices_of_the_plugin_as_long_as_there_are_some(
 
 @pytest.mark.skipif(AGENT is GoKubelet, reason="it rejects pods until the plugin is back")
 def test_devices_stay_with_their_pods_over_a_kill_of_the_agent(
-    local_cluster: LocalCluster, namespace: Namespace, plugin: SamplePlugin
+    local_cluster: LocalCluster, namespace: Namespace, plugin: DevicePluginOfOthers
 ) -> None:
     node = f"/api/v1/nodes/{local_cluster.node}"
     plugin.start()
@@ -122,7 +100,7 @@ def test_devices_stay_with_their_pods_over_a_kill_of_the_agent(
 
 
 def test_a_pod_bound_to_a_node_without_a_device_left_is_rejected(
-    local_cluster: LocalCluster, namespace: Namespace, plugin: SamplePlugin
+    local_cluster: LocalCluster, namespace: Namespace, plugin: DevicePluginOfOthers
 ) -> None:
     node = f"/api/v1/nodes/{local_cluster.node}"
     plugin.start()
@@ -139,7 +117,7 @@ def test_a_pod_bound_to_a_node_without_a_device_left_is_rejected(
 
 @pytest.mark.skipif(AGENT is GoKubelet, reason="the Go kubelet rejects such pods")
 def test_a_pod_waits_for_a_plugin_that_comes_after_the_agent(
-    local_cluster: LocalCluster, namespace: Namespace, plugin: SamplePlugin
+    local_cluster: LocalCluster, namespace: Namespace, plugin: DevicePluginOfOthers
 ) -> None:
     node = f"/api/v1/nodes/{local_cluster.node}"
     plugin.start()
@@ -202,7 +180,7 @@ def test_a_node_with_devices_changes_hands_both_ways(
     local_cluster: LocalCluster,
     namespace: Namespace,
     known_folder: None,
-    plugin: SamplePlugin,
+    plugin: DevicePluginOfOthers,
     go_kubelet: type[GoKubelet],
 ) -> None:
     plugin.start()
