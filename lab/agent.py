@@ -142,6 +142,14 @@ class LabAgent:
         """SIGTERM, and wait for the end; returns the exit code."""
         return self._end(signal.SIGTERM)
 
+    def wait_for_end(self) -> int:
+        """Wait until the agent ends by itself; returns the exit code."""
+        assert self._process is not None, "not started"
+        try:
+            return self._process.wait(REMOVAL_DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise LabError(f"the agent has not ended: {self.last_words()}") from None
+
     def kill(self) -> None:
         """SIGKILL: the agent has no chance to tidy up."""
         self._end(signal.SIGKILL)
