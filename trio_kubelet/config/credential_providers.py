@@ -7,11 +7,11 @@ Go kubelet's words: what is in the files, and that the programs are there. Every
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from attrs import frozen
 
@@ -51,6 +51,11 @@ CACHE_OF_ACCOUNT, CACHE_OF_TOKEN = "ServiceAccount", "Token"
 CACHE_TYPES = (CACHE_OF_ACCOUNT, CACHE_OF_TOKEN)
 SUFFIXES = frozenset({".json", ".yaml", ".yml"})
 _LENGTH_BYTES = 8
+
+_END_OF_HOST = re.compile(r"[/?#]")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\x00-\x20\x7f%\\^`{|}\[:]+)(:[0-9]*)?")
+"""A port is a number: a pattern with another one would be for no image."""
+_NO_URL = re.compile(r"[\x00-\x1f\x7f]|%(?![0-9A-Fa-f]{2})")
 
 
 @frozen(kw_only=True)
@@ -259,7 +264,6 @@ def _unsupported(value: str, supported: Sequence[str]) -> str:
 
 
 def _is_url(pattern: str) -> bool:
-    try:
-        return bool(urlsplit(f"https://{pattern}").netloc)
-    except ValueError:
-        return False
+    """True if `https://` and the pattern are a URL with a host, as Go reads URLs."""
+    host = _END_OF_HOST.split(pattern, maxsplit=1)[0].rpartition("@")[2]
+    return bool(_HOST.fullmatch(host)) and not _NO_URL.search(pattern)

@@ -79,6 +79,25 @@ def test_the_files_of_a_folder_are_read_in_the_order_of_their_names(
     assert [each.name for each in found.providers] == ["gcr", "ecr"]
 
 
+PATTERNS = {
+    **dict.fromkeys(("foo.io", "*.foo.io", "*.*.io/x*", "foo.io:5000", "foo.io:", "é.io"), True),
+    **dict.fromkeys(("foo.io/a b", "http://foo.io", "foo.io/%41", "[::1]:5000", "a@foo.io"), True),
+    **dict.fromkeys(("*.foo.io:*", "foo.io:80a", "foo.io:80:90", "foo bar", "a\\b", "{x}"), False),
+    **dict.fromkeys(("foo^.io", "a|b", "a`b", "foo[ab].io", "[a-z].io", "%41.io"), False),
+    **dict.fromkeys(("foo.io/%zz", "foo.io/\x01", "foo.io\x7f", "", "/x", ":80"), False),
+}
+"""Patterns, and whether Go's net/url reads them, behind a scheme, as a URL with a host."""
+
+
+@pytest.mark.parametrize(("pattern", "is_url"), PATTERNS.items())
+def test_a_pattern_for_images_is_a_url_without_its_scheme(
+    tmp_path: Path, programs: Path, pattern: str, *, is_url: bool
+) -> None:
+    path = write(tmp_path / "config.json", {**PROVIDER, "matchImages": ["good.io", pattern]})
+    wrong = [] if is_url else ["match image is invalid"]
+    assert [each.rpartition(": ")[2] for each in problems(path, programs)] == wrong
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
