@@ -24,7 +24,7 @@ from lab.host import remove_cgroups
 from lab.orphans import cgroup_of_ours, marked
 from lab.processes import last_words, wait_until
 
-START_DEADLINE_SECONDS = 60
+START_DEADLINE_SECONDS = 180
 STOP_DEADLINE_SECONDS = 30
 REMOVAL_DEADLINE_SECONDS = 120
 
