@@ -6,6 +6,7 @@ It is asked and filled in the thread's own event loop: `do`.
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -15,7 +16,7 @@ import trio
 from tests.turns import run_unmetered
 from trio_kubelet.hollow import Behaviour, HollowOptions, HollowRuntime, Invocation
 from trio_kubelet.hollow.runtime import open_hollow_runtime
-from trio_kubelet.rpc import open_rpc_loop, serve
+from trio_kubelet.rpc import RpcError, open_rpc_loop, serve
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
 from trio_kubelet.tasks.clock import SystemClock
@@ -91,23 +92,27 @@ class ServedRuntime:
 async def make_dead_containers(
     runtime: HollowRuntime, count: int, prefix: str, *, of_pods: bool
 ) -> None:
-    """Make containers that have ended, of pods that nobody knows, or of no pod at all."""
+    """Make containers that have ended, of pods that nobody knows, or of no pod at all.
+
+    An agent that knows a pod not may stop its sandbox, and remove it, before it has all of them.
+    """
     for number in range(count // OF_A_SANDBOX):
         name = f"{prefix}-{number}"
         labels = {POD_UID_LABEL: name} if of_pods else {}
         metadata = cri.PodSandboxMetadata(name=name, uid=name, namespace="hostile")
         sandbox = cri.PodSandboxConfig(metadata=metadata, labels=labels)
         made = await runtime.run_pod_sandbox(cri.RunPodSandboxRequest(config=sandbox))
-        for each in range(OF_A_SANDBOX):
-            config = cri.ContainerConfig(
-                metadata=cri.ContainerMetadata(name=f"c{each}"),
-                image=cri.ImageSpec(image=DEAD),
-                labels={**labels, CONTAINER_NAME_LABEL: f"c{each}"} if of_pods else {},
-            )
-            request = cri.CreateContainerRequest(
-                pod_sandbox_id=made.pod_sandbox_id, config=config, sandbox_config=sandbox
-            )
-            container = await runtime.create_container(request)
-            await runtime.start_container(
-                cri.StartContainerRequest(container_id=container.container_id)
-            )
+        with suppress(RpcError):
+            for each in range(OF_A_SANDBOX):
+                config = cri.ContainerConfig(
+                    metadata=cri.ContainerMetadata(name=f"c{each}"),
+                    image=cri.ImageSpec(image=DEAD),
+                    labels={**labels, CONTAINER_NAME_LABEL: f"c{each}"} if of_pods else {},
+                )
+                request = cri.CreateContainerRequest(
+                    pod_sandbox_id=made.pod_sandbox_id, config=config, sandbox_config=sandbox
+                )
+                container = await runtime.create_container(request)
+                await runtime.start_container(
+                    cri.StartContainerRequest(container_id=container.container_id)
+                )

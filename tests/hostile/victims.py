@@ -90,10 +90,16 @@ class Victims:
         grown = resident_mib(self.agent.pid) - memory
         assert grown < MOST_MEBIBYTES, f"the agent grew by {grown} MiB"
 
-    def wait_pod(self, name: str, is_so: Callable[[Json], bool]) -> None:
+    def wait_pod(
+        self,
+        name: str,
+        is_so: Callable[[Json], bool],
+        deadline_seconds: float = 2 * DEADLINE_SECONDS,
+    ) -> None:
         """Wait until something is so of the pod whose name begins like this."""
         self.agent.wait_for(
-            lambda pods: any(is_so(pod) for full, pod in pods.items() if full.startswith(name))
+            lambda pods: any(is_so(pod) for full, pod in pods.items() if full.startswith(name)),
+            deadline_seconds=deadline_seconds,
         )
 
     def wait_waiting(self, name: str, reason: str) -> None:
