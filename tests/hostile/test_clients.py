@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from lab.agent import is_running, pod_manifest
 from tests.hostile.conftest import log_of
 from tests.hostile.node_port import NodePort, ask
 from tests.hostile.victims import Victims
@@ -15,15 +16,18 @@ UNAUTHORIZED, TOO_MANY = 401, 429
 STRANGERS_OF_AN_ADDRESS = 300
 FOLLOWERS = 340
 FOLLOWERS_OF_A_LOG = 50
+SILENT_READERS = 300
+LARGE_VALUE = "x" * 900_000
+LONG_LINE = b"2026-01-31T12:00:00.000000000Z stdout P " + b"x" * 16_000 + b"\n"
 
 
 @contextmanager
 def attack(victims: Victims, port: NodePort) -> Iterator[ExitStack]:
-    """Connections that are closed at the end of the block; others are answered meanwhile."""
+    """Connections that stay until all was looked at; others are answered meanwhile."""
     good = port.context("good")
     _, log = log_of(victims.agent, "good-0")
     paths = ("/pods", "/stats/summary", "/metrics", log)
-    with victims.undisturbed(), ExitStack() as connections:
+    with ExitStack() as connections, victims.undisturbed():
         yield connections
         assert [port.status(good, path) for path in paths] == [200] * len(paths)
 
@@ -103,3 +107,25 @@ def test_followers_of_logs_that_never_stop_changing(victims: Victims, node_port:
         opened = connected(node_port, connections, user, ["127.0.0.1"] * len(paths))
         pairs = zip(opened, paths, strict=True)
         assert {ask(connection, path) for connection, path in pairs} == {200}
+
+
+def test_long_answers_that_nobody_reads(victims: Victims, node_port: NodePort) -> None:
+    """Lists of pods, one of which is large; each answer is longer than what sockets hold."""
+    large = {"name": "c", "image": "good", "env": [{"name": "V", "value": LARGE_VALUE}]}
+    victims.agent.write("large.json", pod_manifest("large", large))
+    victims.wait_pod("large", is_running)
+    with attack(victims, node_port) as opened:
+        user = node_port.context("user")
+        for connection in connected(node_port, opened, user, ["127.0.0.1"] * SILENT_READERS):
+            assert ask(connection, "/pods") == 200
+    victims.agent.remove("large.json")
+
+
+def test_long_logs_that_nobody_reads(victims: Victims, node_port: NodePort) -> None:
+    """Their last line goes on and on, so that each reader holds a part of it."""
+    log, path = log_of(victims.agent, "good-4")
+    log.write_bytes(LONG_LINE * 500)
+    with attack(victims, node_port) as opened:
+        user = node_port.context("user")
+        for connection in connected(node_port, opened, user, ["127.0.0.1"] * SILENT_READERS):
+            assert ask(connection, path) == 200

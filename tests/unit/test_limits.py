@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trio_kubelet import server
 from trio_kubelet.debugging import deleted_files
 from trio_kubelet.devices import client as device_plugins
 from trio_kubelet.devices import plugins as device_resources
@@ -17,7 +18,9 @@ from trio_kubelet.dra import records as claim_records
 from trio_kubelet.k8s import documents, image_reference, service
 from trio_kubelet.k8s.client import read_ahead
 from trio_kubelet.kernel import state_file
+from trio_kubelet.logs import lines as log_lines
 from trio_kubelet.logs import query
+from trio_kubelet.logs import reader as log_reader
 from trio_kubelet.plugins import registry, sockets
 from trio_kubelet.references import kept_bytes, object_references, watched
 from trio_kubelet.runtime.config import environment, expansion, labels
@@ -103,6 +106,13 @@ NAMED = {
         number(deleted_files.MAX_PROCESSES),
         number(deleted_files.MAX_DESCRIPTORS),
         number(deleted_files.MAX_FILES),
+    ],
+    "What clients have not taken yet": [mib(server.Limits().unsent_bytes)],
+    "The pieces in which logs are read": [
+        kib(log_reader.MOST_PIECE_BYTES),
+        mib(log_reader.ALL_PIECES_BYTES),
+        kib(log_reader.LEAST_PIECE_BYTES),
+        kib(log_lines.MAX_HELD_BYTES),
     ],
     "A pattern of a log query": [number(query.MAX_PATTERN_CHARACTERS)],
     "Sockets below": [

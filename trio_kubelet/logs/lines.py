@@ -15,8 +15,9 @@ from trio_kubelet.logs.options import LogOptions
 MAX_LINE_BYTES = 1024 * 1024
 """A longer line is none that a runtime has written: they end them at 16 KiB."""
 
-MAX_HELD_BYTES = 256 * 1024
-"""Of a line in parts; what is longer is sent in parts, too."""
+MAX_HELD_BYTES = 16 * 1024
+"""Of a line in parts; what is longer is sent in parts, too. Each follower of a log holds as much of
+each of its two streams."""
 
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 _STREAMS = frozenset({b"stdout", b"stderr"})

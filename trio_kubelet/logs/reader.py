@@ -24,10 +24,14 @@ from trio_kubelet.logs.files import (
 from trio_kubelet.logs.lines import LogLines
 from trio_kubelet.logs.options import LogOptions
 from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
+from trio_kubelet.tasks.pieces import StreamPieces
 
 log = structlog.get_logger("logs")
 
-PIECE_BYTES = 256 * 1024
+MOST_PIECE_BYTES = 128 * 1024
+LEAST_PIECE_BYTES = 8 * 1024
+ALL_PIECES_BYTES = 1 << 20
+"""Of the pieces that all readers have in hand."""
 LAST_LINES_SECONDS = 10.0
 """The time that lines may take from the runtime into a file that nobody was seen closing."""
 
@@ -41,6 +45,9 @@ class LogReader:
     """Reads logs; followed ones as `changes` tells."""
 
     changes: LogChanges
+    pieces: StreamPieces = field(
+        factory=lambda: StreamPieces(MOST_PIECE_BYTES, LEAST_PIECE_BYTES, ALL_PIECES_BYTES)
+    )
     threads: FairLimiter = field(
         factory=lambda: FairLimiter(THREADS, THREADS_OF_NAMESPACE, THREADS_OF_POD)
     )
@@ -56,6 +63,7 @@ class LogReader:
         """
         share = self.threads.share_of(pod)
         with ExitStack() as stack:
+            stack.enter_context(self.pieces.one_more_stream())
             folder = await share.run_sync(lambda: open_folder(place))
             stack.callback(os.close, folder)
             follower = None
@@ -73,7 +81,7 @@ class LogReader:
             while not lines.full:
                 # Looked at before the read: what was printed until then is read now.
                 ended, is_over = has_ended(), await files.is_over()
-                piece = await _next_piece(share, files.current, lines)
+                piece = await _next_piece(share, files.current, self.pieces.size_bytes, lines)
                 if piece is not None:
                     yield piece
                 elif follower is None:
@@ -102,11 +110,13 @@ async def _seek_tail(share: Share, opened: OpenLog, count: int) -> None:
     opened.file.seek(offset)
 
 
-async def _next_piece(share: Share, opened: OpenLog, lines: LogLines) -> bytes | None:
+async def _next_piece(
+    share: Share, opened: OpenLog, size_bytes: int, lines: LogLines
+) -> bytes | None:
     """The bytes to send of the next piece of a file, None at its end."""
 
     def read() -> bytes | None:
-        data = opened.read(PIECE_BYTES)
+        data = opened.read(size_bytes)
         return lines.feed(data) if data else None
 
     return await share.run_sync(read)

@@ -67,7 +67,8 @@ class Client:
         """
         while not self._ended and len(self._ahead) < self.limits.head_bytes:
             try:
-                data = await self.stream.receive_some(READ_BYTES)
+                room = self.limits.head_bytes - len(self._ahead)
+                data = await self.stream.receive_some(room)
             except trio.BrokenResourceError as error:
                 self.place.gone = True
                 raise ClientGoneError from error

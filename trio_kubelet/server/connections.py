@@ -11,6 +11,9 @@ A request that lasts as long as its client likes (a followed log, a command) is 
 owner, the namespace of the pod. When there are as many as may be, the owner that has the most
 loses its newest one to an owner that has fewer. So there is always room for short requests, also
 of a peer that passes on what many users ask.
+
+An answer is in memory until its client has taken it. When all of them together have too many bytes,
+those go that have made no progress for the longest time, of the peer and owner with the most.
 """
 
 from collections import Counter
@@ -129,6 +132,15 @@ class Place:
         else:
             await self._table.turns_of_strangers.wait(self.peer)
 
+    @contextmanager
+    def sending(self, size_bytes: int) -> Iterator[None]:
+        """Send the client so many bytes in the block, which may be cancelled to make room."""
+        self._table.start_sending(self, size_bytes)
+        try:
+            yield
+        finally:
+            self._table.stop_sending(self)
+
     def make_room(self) -> None:
         """End the request that is being answered, and the connection with it."""
         self.gone = True
@@ -149,6 +161,9 @@ class ConnectionTable:
         self._between_requests: set[Place] = set()
         self._lasting: dict[Place, str] = {}
         """The owners of requests that last, in the order in which they began."""
+        self._unsent: dict[Place, int] = {}
+        """The bytes that clients have not taken yet, in the order in which their sending began."""
+        self._unsent_bytes = 0
 
     async def give_turns(self) -> None:
         """Let connections have their turns, until cancelled."""
@@ -206,6 +221,35 @@ class ConnectionTable:
     def stop_lasting(self, place: Place) -> None:
         """Count the request of this connection no more."""
         self._lasting.pop(place, None)
+
+    def start_sending(self, place: Place, size_bytes: int) -> None:
+        """Count bytes that a client has not taken yet; others have to go if there are too many."""
+        self._unsent[place] = size_bytes
+        self._unsent_bytes += size_bytes
+        while self._unsent_bytes > self._limits.unsent_bytes:
+            slowest = self._slowest_of_several()
+            if slowest is None:
+                return
+            log.warning("answer cut off, too much is unread", peer=slowest.peer, of=slowest.owner)
+            self.stop_sending(slowest)
+            slowest.make_room()
+
+    def stop_sending(self, place: Place) -> None:
+        """Count the bytes for this client no more."""
+        self._unsent_bytes -= self._unsent.pop(place, 0)
+
+    def _slowest_of_several(self) -> Place | None:
+        """The answer that has waited longest of those of the peer and owner with the most bytes.
+
+        None if nobody has more than one: a client with one long answer does nothing wrong.
+        """
+        answers: dict[tuple[Hashable, str], list[Place]] = {}
+        for place in self._unsent:
+            answers.setdefault((place.peer, place.owner), []).append(place)
+        several = [places for places in answers.values() if len(places) > 1]
+        if not several:
+            return None
+        return max(several, key=lambda places: sum(self._unsent[each] for each in places))[0]
 
     def _make_room(self, peer: Hashable) -> None:
         if self._of_peer[peer] >= self._limits.connections_of_a_peer:

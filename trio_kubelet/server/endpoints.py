@@ -5,9 +5,10 @@ The read-only port has no authentication, so it has nothing that the Go kubelet'
 the journal, with its errors and commands of every pod, is for who may use the agent's own socket.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+import trio
 from attrs import asdict
 
 from trio_kubelet.config import KubeletConfiguration, to_wire
@@ -22,6 +23,11 @@ from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.telemetry import Journal
 
 T = TypeVar("T")
+
+LIST_PIECE_BYTES = 64 * 1024
+"""Of a list of pods, and the rest of the last pod in it."""
+LIST_WRITERS = 2
+"""Threads that make such pieces."""
 
 PODS = Right(fine_grained="pods")
 HEALTHZ = Right(fine_grained="healthz")
@@ -87,18 +93,21 @@ def disabled_routes(words: str, paths: Mapping[str, Right]) -> Sequence[Route]:
 
 def pod_routes(pods: Callable[[], Iterable[Pod]]) -> Sequence[Route]:
     """`/pods` as the Go kubelet has it."""
+    writers = trio.CapacityLimiter(LIST_WRITERS)
 
     async def list_pods(_request: Request) -> Response:
-        return await _pod_list(_list_item, pods())
+        return _pod_list(_list_item, pods(), writers)
 
     return (Route("GET", "/pods[/]", list_pods, PODS, is_public=True),)
 
 
 def running_pods_routes(observed: Callable[[], Iterable[ObservedPod]]) -> Sequence[Route]:
     """`/runningpods/`: what the runtime runs, whoever wanted it."""
+    writers = trio.CapacityLimiter(LIST_WRITERS)
 
     async def list_pods(_request: Request) -> Response:
-        return await _pod_list(_running_item, (pod for pod in observed() if pod.is_running))
+        running = (pod for pod in observed() if pod.is_running)
+        return _pod_list(_running_item, running, writers)
 
     return (Route("GET", "/runningpods/", list_pods, PODS),)
 
@@ -134,12 +143,35 @@ def journal_routes(journal: Journal) -> Sequence[Route]:
     return (Route("GET", "/debug/journal[/]", show_journal, ADMIN),)
 
 
-async def _pod_list(item_of: Callable[[T], object], pods: Iterable[T]) -> Response:
-    """A list of pods, written in a thread: each takes a millisecond, a large one a hundred."""
-    listed = tuple(pods)
-    items = await run_in_thread(lambda: b",".join(dumps(item_of(pod)) for pod in listed))
-    head = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":['
-    return Response(content_type="application/json", body=b"".join((head, items, b"]}")))
+def _pod_list(
+    item_of: Callable[[T], object], pods: Iterable[T], writers: trio.CapacityLimiter
+) -> Response:
+    """A list of pods, of which no more is written than the client takes."""
+    written = _written_pods(item_of, tuple(pods), writers)
+    return Response(content_type="application/json", body=written)
+
+
+async def _written_pods(
+    item_of: Callable[[T], object], pods: Sequence[T], writers: trio.CapacityLimiter
+) -> AsyncGenerator[bytes, None]:
+    """The pieces of a list, made in threads: a pod takes a millisecond, a large one a hundred."""
+    rest = iter(pods)
+
+    def next_piece() -> bytes:
+        written = bytearray()
+        for pod in rest:
+            written += b"," + dumps(item_of(pod))
+            if len(written) >= LIST_PIECE_BYTES:
+                break
+        return bytes(written)
+
+    start = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":['
+    piece = await run_in_thread(next_piece, limiter=writers)
+    yield start + piece[1:]  # without the comma before the first pod
+    while piece:
+        piece = await run_in_thread(next_piece, limiter=writers)
+        yield piece
+    yield b"]}"
 
 
 def _list_item(pod: Pod) -> Mapping[str, object]:

@@ -31,8 +31,10 @@ from trio_kubelet.server.request_head import path_and_query
 log = structlog.get_logger("server")
 
 WITHOUT_BODY = (204, 304)
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 256 * 1024
 """Of a body that is there as a whole: to copy tens of megabytes in one turn holds the loop."""
+COPIES = 4
+"""Of a piece that waits for its client: HTTP's, TLS's two, and the one that a generator keeps."""
 PIECES_IN_A_TURN = 64
 """Of the body of a request: chunks of a byte each come by the thousand at once."""
 BAD_HEADERS = (h11.LocalProtocolError, UnicodeEncodeError)
@@ -218,12 +220,13 @@ class Exchange:
 
     async def _send_whole(self, head: h11.Response, body: bytes) -> None:
         data = self._http.send(head)
-        for start in range(0, len(body), PIECE_BYTES):
-            if start:
-                await self._client.send(data)
-                data = b""
-            data += self._http.send(h11.Data(data=body[start : start + PIECE_BYTES]))
-        await self._client.send(data + self._http.send(h11.EndOfMessage()))
+        with self._client.place.sending(len(body) + COPIES * min(len(body), PIECE_BYTES)):
+            for start in range(0, len(body), PIECE_BYTES):
+                if start:
+                    await self._client.send(data)
+                    data = b""
+                data += self._http.send(h11.Data(data=body[start : start + PIECE_BYTES]))
+            await self._client.send(data + self._http.send(h11.EndOfMessage()))
 
     async def _send_stream(self, head: h11.Response, pieces: AsyncGenerator[bytes, None]) -> bool:
         """Send pieces as they come; False if not all of them came, and the connection is to end.
@@ -237,7 +240,8 @@ class Exchange:
             await self._client.send(self._http.send(head))
             async for piece in pieces:
                 if piece:
-                    await self._client.send(self._http.send(h11.Data(data=piece)))
+                    with self._client.place.sending(COPIES * len(piece)):
+                        await self._client.send(self._http.send(h11.Data(data=piece)))
             await self._client.send(self._http.send(h11.EndOfMessage()))
         except Exception:
             if self._client.place.gone:

@@ -23,5 +23,8 @@ class Limits:
     """For the next bytes of a body."""
     take_seconds: float = 30.0
     """For a client to take the next 64 KiB of a response."""
+    unsent_bytes: int = 24 << 20
+    """Of answers that clients have not taken yet, all together, with their copies. One answer of
+    each peer and namespace may be longer."""
     close_seconds: float = 2.0
     """For requests in flight when the server ends."""

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 
 import h11
 import trio
-from attrs import define, field, frozen
+from attrs import frozen
 
 from trio_kubelet.server.messages import Headers, RequestError, Response
+from trio_kubelet.tasks.pieces import StreamPieces
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
@@ -128,31 +129,6 @@ Where nobody reads at the other end, each stream keeps its piece for hours.
 """
 LAST_WORDS_SECONDS = 10.0
 """The time that the other end may take to end after the client has."""
-
-
-@define
-class StreamPieces:
-    """The size of the pieces in which bytes are passed on: the more streams, the smaller."""
-
-    _most: int = MOST_PIECE_BYTES
-    _least: int = LEAST_PIECE_BYTES
-    _all: int = ALL_PIECES_BYTES
-    _streams: int = field(init=False, default=0)
-
-    @contextmanager
-    def one_more_stream(self) -> Iterator[None]:
-        """Count a stream until the end of the block."""
-        self._streams += 1
-        try:
-            yield
-        finally:
-            self._streams -= 1
-
-    @property
-    def size_bytes(self) -> int:
-        """The most bytes that are to be read at a time."""
-        share = self._all // max(1, self._streams)
-        return max(self._least, min(share, self._most))
 
 
 async def splice(

@@ -21,7 +21,14 @@ from trio_kubelet.server.messages import (
     Values,
 )
 from trio_kubelet.server.router import RUN_IN_POD, Route
-from trio_kubelet.streaming.backend import StreamPieces, SwitchedConnection, dial, splice
+from trio_kubelet.streaming.backend import (
+    ALL_PIECES_BYTES,
+    LEAST_PIECE_BYTES,
+    MOST_PIECE_BYTES,
+    SwitchedConnection,
+    dial,
+    splice,
+)
 from trio_kubelet.streaming.port_streams import STREAMS_OF_A_PORT, CountedStreams, StreamCounts
 from trio_kubelet.streaming.translation import (
     COMMAND_PROTOCOL,
@@ -39,6 +46,7 @@ from trio_kubelet.streaming.translation import (
     wants_tunnel,
 )
 from trio_kubelet.streaming.websocket import WebSocket, accepted
+from trio_kubelet.tasks.pieces import StreamPieces
 
 MAX_PORT = 65535
 MOST_PORTS = 128
@@ -149,7 +157,10 @@ class PodStreams:
     runtime: StreamingRuntime
     idle_seconds: Callable[[], float]
     takes_websockets: bool = False
-    _pieces: StreamPieces = field(init=False, factory=StreamPieces)
+    _pieces: StreamPieces = field(
+        init=False,
+        factory=lambda: StreamPieces(MOST_PIECE_BYTES, LEAST_PIECE_BYTES, ALL_PIECES_BYTES),
+    )
     _ports: StreamCounts = field(init=False, factory=StreamCounts)
     _outputs: StreamPieces = field(
         init=False,

@@ -21,16 +21,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trio_kubelet.k8s import ObjectMeta
-from trio_kubelet.logs import LogChanges, LogReader, changes, reader
+from trio_kubelet.logs import LogChanges, LogReader, changes
 from trio_kubelet.logs.files import LogPlace, place_of
 from trio_kubelet.logs.options import LogOptions
 from trio_kubelet.logs.rotating_files import log_folder
 from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.tasks.pieces import StreamPieces
 
 UID = "u1"
 POD = ObjectMeta(namespace="ns", name="pod", uid=UID)
 TIME = "2026-01-01T00:00:01.5Z"
 PIECE_BYTES = 100
+SMALL_PIECES = StreamPieces(PIECE_BYTES, PIECE_BYTES, PIECE_BYTES)
 ALL_FILES = 1000
 
 Stream = Literal["stdout", "stderr"]
@@ -152,7 +154,9 @@ class SlowFollower:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         options = LogOptions(follow=True)
-        body = LogReader(self.changes).read(self.log.place, options, POD, lambda: self.log.ended)
+        body = LogReader(self.changes, pieces=SMALL_PIECES).read(
+            self.log.place, options, POD, lambda: self.log.ended
+        )
         async with aclosing(body):
             await anext(body)
             task_status.started()
@@ -217,7 +221,6 @@ async def followed(log: RotatedLog, steps: Sequence[Step]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "PIECE_BYTES", PIECE_BYTES)
     monkeypatch.setattr(changes, "PAUSE_SECONDS", 0.0)
 
 

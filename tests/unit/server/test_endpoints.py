@@ -1,6 +1,7 @@
 """What the paths give, as the Go kubelet's clients expect it."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 import orjson
 import pytest
@@ -21,6 +22,7 @@ from trio_kubelet.server import (
     route_requests,
     running_pods_routes,
 )
+from trio_kubelet.server.endpoints import LIST_PIECE_BYTES
 from trio_kubelet.server.messages import Values
 from trio_kubelet.telemetry import Journal
 
@@ -33,6 +35,12 @@ async def get(routes: Sequence[Route], path: str, *, method: str = "GET", **quer
     response = await route_requests(routes)(request)
     assert response is not None
     return response
+
+
+async def pieces_of(response: Response) -> list[bytes]:
+    assert isinstance(response.body, AsyncGenerator)
+    async with aclosing(response.body) as pieces:
+        return [piece async for piece in pieces]
 
 
 def content(response: Response) -> bytes:
@@ -88,9 +96,10 @@ def pod(name: str) -> Pod:
 async def test_pods_are_a_list_as_the_api_has_them() -> None:
     routes = pod_routes(lambda: [pod("a"), pod("b")])
     response = await get(routes, "/pods")
-    assert (await get(routes, "/pods/")).body == response.body
+    text = b"".join(await pieces_of(response))
+    assert b"".join(await pieces_of(await get(routes, "/pods/"))) == text
     assert response.content_type == "application/json"
-    listed = orjson.loads(content(response))
+    listed = orjson.loads(text)
     items = listed.pop("items")
     assert listed == {"kind": "PodList", "apiVersion": "v1", "metadata": {}}
     assert items[0] == {
@@ -103,7 +112,14 @@ async def test_pods_are_a_list_as_the_api_has_them() -> None:
 
 async def test_no_pods_are_an_empty_list() -> None:
     response = await get(pod_routes(list), "/pods")
-    assert orjson.loads(content(response))["items"] == []
+    assert orjson.loads(b"".join(await pieces_of(response)))["items"] == []
+
+
+async def test_of_a_list_of_pods_no_more_is_written_than_is_read() -> None:
+    pods = [pod("x" * LIST_PIECE_BYTES)] * 3
+    pieces = await pieces_of(await get(pod_routes(lambda: pods), "/pods"))
+    assert [len(piece) // LIST_PIECE_BYTES for piece in pieces] == [2, 2, 2, 0, 0]
+    assert len(orjson.loads(b"".join(pieces))["items"]) == 3
 
 
 async def test_what_the_runtime_runs_is_listed() -> None:
@@ -121,7 +137,8 @@ async def test_what_the_runtime_runs_is_listed() -> None:
     )
     routes = running_pods_routes(lambda: (runs, evolve(runs, containers=(ended,))))
     assert (await get(routes, "/runningpods")).status == 307
-    assert orjson.loads(content(await get(routes, "/runningpods/"))) == {
+    pieces = await pieces_of(await get(routes, "/runningpods/"))
+    assert orjson.loads(b"".join(pieces)) == {
         "kind": "PodList",
         "apiVersion": "v1",
         "metadata": {},

@@ -100,6 +100,41 @@ async def test_a_client_that_does_not_read_its_response_is_hung_up_on() -> None:
             assert len(await everything(stream)) > sent
 
 
+async def test_clients_that_do_not_read_have_so_much_together() -> None:
+    """Whoever of them has waited longest is hung up on, and others are answered."""
+
+    async def much(_request: Request) -> Response:
+        return Response(body=MORE_THAN_SOCKETS_HOLD)
+
+    limits = Limits(unsent_bytes=3 * len(MORE_THAN_SOCKETS_HOLD))
+    async with serving(much, limits) as port:
+        before = open_files()
+        silent = [await connect(port, last()) for _ in range(10)]
+        for stream in silent:
+            await until(stream, b"\r\n\r\n")
+        await at_most_open_files(before + len(silent) + 2)
+        assert len(await everything(await connect(port, last()))) > len(MORE_THAN_SOCKETS_HOLD)
+        for stream in silent:
+            await stream.aclose()
+
+
+def test_the_answers_that_go_are_those_of_who_has_most_of_several() -> None:
+    table = ConnectionTable(Limits(unsent_bytes=10))
+    with ExitStack() as stack:
+        one, many = (
+            [stack.enter_context(table.place(peer)) for _ in range(3)] for peer in ("one", "many")
+        )
+        stack.enter_context(one[0].sending(100))
+        assert not one[0].gone
+        for place in many:
+            stack.enter_context(place.sending(10))
+        assert [place.gone for place in (one[0], *many)] == [False, True, True, False]
+        one[1].owner = "another namespace"
+        stack.enter_context(one[1].sending(100))
+        assert not one[0].gone
+        assert not one[1].gone
+
+
 async def test_who_reads_the_node_s_answers_page_by_page_gets_them_whole(
     mock_clock: MockClock,
 ) -> None:

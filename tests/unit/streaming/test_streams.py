@@ -22,7 +22,6 @@ from trio_kubelet.runtime.observed import (
 from trio_kubelet.server import Handler, RequestError, route_requests
 from trio_kubelet.server.messages import Headers, Values
 from trio_kubelet.streaming import PodStreams, stream_routes
-from trio_kubelet.streaming.backend import StreamPieces
 from trio_kubelet.streaming.pod_streams import (
     ALL_OUTPUT_BYTES,
     LEAST_OUTPUT_BYTES,
@@ -31,6 +30,7 @@ from trio_kubelet.streaming.pod_streams import (
     wanted_ports,
     wanted_streams,
 )
+from trio_kubelet.tasks.pieces import StreamPieces
 
 UPGRADE = (
     "Connection: Upgrade",
