@@ -30,7 +30,7 @@ from trio_kubelet.status import conditions
 from trio_kubelet.sync.admission import node_features
 from trio_kubelet.telemetry import event_writer, journal, log
 from trio_kubelet.tracing import queue
-from trio_kubelet.volumes import disks, env_file, fc, payload
+from trio_kubelet.volumes import disks, env_file, fc, names_in_use, payload
 from trio_kubelet.volumes import iscsi as iscsi_volumes
 
 PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
@@ -113,6 +113,11 @@ NAMED = {
         mib(log_reader.ALL_PIECES_BYTES),
         kib(log_reader.LEAST_PIECE_BYTES),
         kib(log_lines.MAX_HELD_BYTES),
+    ],
+    "Names of volumes in use": [
+        kib(names_in_use.MOST_BYTES_OF_NAMESPACE),
+        kib(names_in_use.SURE_BYTES_OF_NAMESPACE),
+        kib(names_in_use.MOST_BYTES),
     ],
     "A pattern of a log query": [number(query.MAX_PATTERN_CHARACTERS)],
     "Sockets below": [

@@ -61,6 +61,7 @@ class DiskVolumes:
             disk = self.kind.disk(volume)
             stage = self._stages.stage(disk)
             threads = self._threads.preparing.share_of(pod.metadata)
+            self._stages.volumes.require_room(pod, volume, stage)
             # It is first: a disk that no pod is known to use is detached.
             await threads.run_sync(partial(self._stages.records.use, uid, disk))
             await self._stages.volumes.stage(pod, volume, stage)
@@ -69,6 +70,8 @@ class DiskVolumes:
             else:
                 mounted = await self._bind(pod, volume, disk)
             self._stages.volumes.hold(uid, stage)
+        except VolumeError as error:
+            raise self._back_offs.failed(key, error) from error
         except (OSError, ObjectError, ValueError) as error:
             problem = VolumeError(volume.spec_name, str(error), step)
             raise self._back_offs.failed(key, problem) from error

@@ -34,6 +34,7 @@ from trio_kubelet.telemetry import Journal
 from trio_kubelet.telemetry.journal import Walk
 from trio_kubelet.volumes.back_offs import RETRY
 from trio_kubelet.volumes.doubt_marks import STAGE_MARKS, DoubtMarks
+from trio_kubelet.volumes.names_in_use import NamesInUse
 from trio_kubelet.volumes.operations import VolumeOperations
 from trio_kubelet.volumes.plugin import VolumeBackOff, VolumeError, thread_limiter
 from trio_kubelet.volumes.resolved import (
@@ -209,6 +210,7 @@ class StagedVolumes:
     on_ready: Callbacks[[str]] = field(init=False, factory=Callbacks)
     on_use: Callbacks[[]] = field(init=False, factory=Callbacks)
     _volumes: dict[VolumeStage, _Volume] = field(init=False, factory=dict)
+    _names: NamesInUse = field(init=False, factory=NamesInUse)
     _tasks: BackgroundTasks = field(init=False, factory=BackgroundTasks)
     _loaded: trio.Event = field(init=False, factory=trio.Event)
     staging: FairLimiter = field(init=False, factory=thread_limiter)
@@ -248,9 +250,11 @@ class StagedVolumes:
         """Return when a volume is staged; the pod is one of its users from now on.
 
         Raises VolumeBackOff while the next try has to wait, UnattachedVolumeError, and
-        NodeFullError. Cancelled or failed, the pod stays a user.
+        NodeFullError. Cancelled or failed, the pod stays a user. Raises VolumeError as
+        `require_room`, and the pod is none.
         """
         await self._loaded.wait()
+        self.require_room(pod, volume, stage)
         tended = self._use(stage, pod.metadata.uid, _Need(pod, volume))
         with trio.move_on_after(ATTACHED_SECONDS):
             while tended.walk.state is not StageState.STAGED:
@@ -262,6 +266,11 @@ class StagedVolumes:
                 await tended.progress.wait()
             return
         raise UnattachedVolumeError(volume.name, "context deadline exceeded")
+
+    def require_room(self, pod: Pod, volume: ResolvedVolume, stage: VolumeStage) -> None:
+        """Raise VolumeError if the Node has no room for the name of a volume that is not here."""
+        if stage not in self._volumes:
+            self._names.require_room(volume.spec_name, stage.unique_name, pod.metadata.namespace)
 
     def hold(self, pod_uid: str, stage: VolumeStage) -> None:
         """Count a pod as a user for which the volume is mounted."""
@@ -314,12 +323,15 @@ class StagedVolumes:
         volume.users[pod_uid] = need
         if need is not None:
             volume.namespace = need.pod.metadata.namespace
+            if volume.attachable is not False:
+                self._names.count(stage, stage.unique_name, volume.namespace)
         volume.changed.set()
         return volume
 
     def _add(self, stage: VolumeStage, state: StageState) -> _Volume:
         walk = Walk(STAGE, state, self._journal, stage.unique_name)
         volume = self._volumes[stage] = _Volume(stage, walk)
+        self._names.count(stage, stage.unique_name, volume.namespace)
         self._tasks.start(partial(self._tend, volume))
         self.on_use.call()
         return volume
@@ -362,6 +374,7 @@ class StagedVolumes:
                 await volume.hurry.wait()
             volume.failure = None
         del self._volumes[volume.stage]
+        self._names.forget(volume.stage)
         self.on_use.call()
 
     async def _await_change(self, volume: _Volume) -> None:
@@ -394,6 +407,8 @@ class StagedVolumes:
         """True if a controller attaches the volume to nodes. Raises VolumeError."""
         if volume.attachable is None:
             volume.attachable = await volume.stage.is_attachable(needed)
+            if not volume.attachable:
+                self._names.forget(volume.stage)
             self.on_use.call()
         return volume.attachable
 

@@ -42,6 +42,7 @@ from trio_kubelet.volumes import (
     VolumeOperations,
     disk_file_systems,
     local_volumes,
+    names_in_use,
     staged_volumes,
 )
 from trio_kubelet.volumes.disks import AttachedDisk, KnownDisks
@@ -157,6 +158,20 @@ async def test_a_disk_is_attached_for_the_first_pod_and_detached_after_the_last(
         ]
         assert (machine.folder / "sys/block/sda/device/delete").read_text() == "1"
         assert not place.exists()
+
+
+@needs_root
+async def test_a_disk_that_the_node_has_no_room_to_name_is_not_attached_and_not_recorded(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names_in_use, "MOST_BYTES_OF_NAMESPACE", 10)
+    async with machine.agent() as volumes:
+        with pytest.raises(VolumesNotReady, match="may not be more than 10 bytes together"):
+            await volumes.prepare(a_pod("a"))
+        assert machine.staged.in_use() == ()
+    async with machine.agent():
+        assert machine.staged.in_use() == ()
+    assert machine.told() == []
 
 
 @needs_root
