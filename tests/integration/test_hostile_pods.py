@@ -16,6 +16,7 @@ from tests.integration.pods import DEADLINE_SECONDS, conditions, mount, shell, u
 CONFIG_ERROR = "CreateContainerConfigError"
 CONTAINERS = 8
 LOOPBACK = "127.0.0.1"
+EVERYWHERE = ""
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -92,9 +93,9 @@ def test_containers_that_print_and_write_without_end(victims: Victims) -> None:
 
 
 @contextmanager
-def floods(opening: bytes, flood: bytes) -> Iterator[int]:
+def floods(opening: bytes, flood: bytes, address: str = LOOPBACK) -> Iterator[int]:
     """A server on this host that answers every connection with a flood; yields its port."""
-    listener = socket.create_server((LOOPBACK, 0))
+    listener = socket.create_server((address, 0))
     data = flood * (64 * 1024 // len(flood))
 
     def pour(connection: socket.socket) -> None:
@@ -136,4 +137,19 @@ def test_probes_that_are_answered_without_end(
         get = {"httpGet": {"host": LOOPBACK, "port": port}, "periodSeconds": 1}
         containers = (until_term(f"c{n}", readinessProbe=get) for n in range(CONTAINERS))
         with victims.beside(pod_manifest("hostile", *containers)):
+            victims.wait_journal("Readiness probe failed")
+
+
+SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+PING = b"\0\0\x08\6\0\0\0\0\0" + b"12345678"
+
+
+@pytest.mark.parametrize("flood", [SETTINGS, PING], ids=["settings", "pings"])
+def test_probes_over_grpc_that_are_answered_with_frames_without_end(
+    victims: Victims, flood: bytes
+) -> None:
+    with floods(SETTINGS, flood, EVERYWHERE) as port:
+        probe = {"grpc": {"port": port}, "periodSeconds": 1}
+        containers = (until_term(f"c{n}", readinessProbe=probe) for n in range(CONTAINERS))
+        with victims.beside(pod_manifest("hostile", *containers, hostNetwork=True)):
             victims.wait_journal("Readiness probe failed")

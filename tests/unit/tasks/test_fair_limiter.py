@@ -115,6 +115,7 @@ async def test_a_namespace_has_its_slots_and_each_of_its_pods_fewer() -> None:
         VolumeThreads().preparing,
         VolumeThreads().removing,
         VolumeThreads().host_paths,
+        VolumeThreads().owning,
         LogReader(LogChanges()).threads,
     ],
 )
