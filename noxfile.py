@@ -227,6 +227,21 @@ def years(session: nox.Session) -> None:
 
 
 @nox.session
+def endurance(session: nox.Session) -> None:
+    """Whether a node of fifty pods that crash, end and are pulled keeps its figures: 40 minutes.
+
+    TRIO_KUBELET_ENDURANCE_MINUTES is another length, TRIO_KUBELET_ENDURANCE_FIGURES a file for the
+    samples, where those of earlier runs count, too: a node of six hours may be nine runs.
+    """
+    install(session, "test")
+    session.run("python", "-m", "lab", "control-plane-programs")
+    os.environ.setdefault("TRIO_KUBELET_ENDURANCE_MINUTES", "40")
+    environment = {"TRIO_KUBELET_E2E": "local", "CI": "true"}
+    file = "tests/e2e/test_endurance.py"
+    session.run("pytest", "-n0", "-s", "-m", "e2e", file, *session.posargs, env=environment)
+
+
+@nox.session
 def reloads(session: nox.Session) -> None:
     """Whether ten minutes of reloads, good and broken in turns, disturb no pod under churn."""
     install(session, "test")
