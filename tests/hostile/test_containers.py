@@ -12,6 +12,7 @@ from lab.agent import Json, LabAgent, pod_manifest
 from tests.hostile.served_runtime import CRASHING, ServedRuntime, make_dead_containers
 from tests.hostile.victims import Victims
 
+CONTAINERS = 100
 RESTARTS = 1
 DEADLINE_SECONDS = 600
 DEAD_CONTAINERS = 2000
@@ -53,14 +54,12 @@ def restarts(name: str, pods: dict[str, Json]) -> int:
     return min(counts, default=0)
 
 
-@pytest.mark.parametrize(("containers", "pods"), [(100, 10), (500, 1), (500, 10)])
-def test_many_containers_that_end_at_once_again_and_again(
-    victims: Victims, containers: int, pods: int
-) -> None:
+@pytest.mark.parametrize("pods", [1, 10])
+def test_many_containers_that_end_at_once_again_and_again(victims: Victims, pods: int) -> None:
     names = [f"hostile-{number}" for number in range(pods)]
     with victims.undisturbed():
         for name in names:
-            victims.agent.write(f"{name}.json", crashing(name, containers // pods))
+            victims.agent.write(f"{name}.json", crashing(name, CONTAINERS // pods))
         victims.agent.wait_for(
             lambda found: all(restarts(name, found) >= RESTARTS for name in names),
             deadline_seconds=DEADLINE_SECONDS,
