@@ -26,6 +26,8 @@ from tests.e2e.local import AGENT, LocalCluster
 from tests.missing import do_without
 from trio_kubelet.resource_managers.cpu_sets import cpu_list, parsed_cpus
 from trio_kubelet.resource_managers.cpu_state import CpuState, parsed
+from trio_kubelet.resource_managers.memory_state import MemoryState
+from trio_kubelet.resource_managers.memory_state import parsed as parsed_memory
 
 ALL = parsed_cpus(cpu_list(os.sched_getaffinity(0)))
 RESERVED, *OTHERS = sorted(ALL)
@@ -37,16 +39,28 @@ STATIC: Mapping[str, object] = {
 MOST = str(len(OTHERS))
 """The number of CPUs of a container that leaves the reserved one to all others."""
 
+BY_POD: Mapping[str, object] = {
+    **STATIC,
+    "memoryManagerPolicy": "Static",
+    "evictionHard": {"memory.available": "100Mi"},
+    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
+    "topologyManagerPolicy": "restricted",
+    "topologyManagerScope": "pod",
+    "featureGates": {"PodLevelResourceManagers": True},
+}
+"""Pods with resources of their own have their CPUs and memory as one part."""
+
 
 @frozen
 class CpuNode:
-    """The node, in whosever hands, with the static policy."""
+    """The node, in whosever hands, with these settings."""
 
     cluster: LocalCluster
+    settings: Mapping[str, object]
 
     def hand_over(self, kind: type[LabAgent]) -> None:
         """Let another one have it, who has the pods when this returns."""
-        self.cluster.hand_over(kind, **STATIC)
+        self.cluster.hand_over(kind, **self.settings)
         self.cluster.wait_node_ready()
 
     def cpus(self, pod: Json) -> str:
@@ -68,20 +82,28 @@ class CpuNode:
         """What the CPU manager wrote down."""
         return parsed((self.cluster.agent.root / "cpu_manager_state").read_text())
 
+    def memory(self) -> MemoryState:
+        """What the memory manager wrote down."""
+        return parsed_memory((self.cluster.agent.root / "memory_manager_state").read_text())
+
 
 @pytest.fixture
-def node(local_cluster: LocalCluster) -> Iterator[CpuNode]:
-    """The node with the static policy; in the end the agent has it without."""
+def node(local_cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[CpuNode]:
+    """The node with the static policy, or other settings that a test asks for.
+
+    In the end the agent has it without.
+    """
+    settings: Mapping[str, object] = getattr(request, "param", STATIC)
     if len(ALL) < 2:
         do_without("a machine with two CPUs")
-    local_cluster.restart_agent(**STATIC)
+    local_cluster.restart_agent(**settings)
     try:
         local_cluster.api.wait_for(
             f"/api/v1/nodes/{local_cluster.node}",
             lambda node: node["status"]["allocatable"]["cpu"] == MOST,
         )
         local_cluster.wait_node_ready()
-        yield CpuNode(local_cluster)
+        yield CpuNode(local_cluster, settings)
     finally:
         local_cluster.hand_over(AGENT)
         local_cluster.wait_node_ready()
@@ -167,3 +189,31 @@ def test_a_node_with_exclusive_cpus_changes_hands_both_ways(
     assert node.record() == record
     assert container_ids([pods.pod("second")]) == container_ids([second])
     assert container(pods.pod("second"))["restartCount"] == 0
+
+
+@pytest.mark.skipif(AGENT is GoKubelet, reason="the agent takes the node over")
+@pytest.mark.parametrize("node", [BY_POD], indirect=True, ids=["by-pod"])
+def test_a_pod_with_cpus_as_one_part_keeps_them_when_its_node_is_taken_over(
+    node: CpuNode, pods: Namespace, go_kubelet: type[GoKubelet]
+) -> None:
+    # Not the other way: a Go kubelet that starts rejects such pods, its own as well.
+    node.hand_over(go_kubelet)
+    amounts = {"cpu": MOST, "memory": "64Mi"}
+    whole = {"requests": amounts, "limits": amounts}
+    first = pods.run("first", alone(), resources=whole)
+    record, memory = node.record(), node.memory()
+    assert record.wholes == {first["metadata"]["uid"]: frozenset(OTHERS)}
+    assert memory.wholes is not None
+    assert memory.wholes.keys() == record.wholes.keys()
+    node.hand_over(AGENT)
+    shared = pods.run("shared", until_term("c"))
+    assert (node.cpus(first), node.cpus(shared)) == (cpu_list(OTHERS), str(RESERVED))
+    assert (node.record(), node.memory()) == (record, memory)
+    assert container_ids([pods.pod("first")]) == container_ids([first])
+    assert container(pods.pod("first"))["restartCount"] == 0
+
+    pods.kubectl("delete", "pod", "first")
+    node.cluster.kill_agent()
+    node.cluster.start_agent()
+    second = pods.run("second", alone(), resources=whole)
+    assert node.cpus(second) == cpu_list(OTHERS)
