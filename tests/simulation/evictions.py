@@ -51,7 +51,9 @@ WALK_SECONDS = 90.0
 OWN_FILES = {Resource.STORAGE: 1 << 20, Resource.INODES: 100}
 """The most that a pod uses beside its containers' layers: its volumes' files, and its logs."""
 LATE_SECONDS = 30.0
+DISKS_LATE_SECONDS = 120.0
 """The time beyond its grace after which a victim is not waited for any longer."""
+DISKS = (Resource.STORAGE, Resource.INODES)
 LEAST_GRACE_SECONDS = 2
 """The time that any container gets, however little is asked for: as in the Go kubelet."""
 WRITE_SECONDS = 2.5
@@ -227,10 +229,11 @@ class EvictionRules:
         for other_uid, other in self.record.evictions.items():
             if other_uid == uid or other.agent_life != self.record.agent_life or not other.resource:
                 continue
-            if eviction.at - other.at > LATE_SECONDS:
+            late_seconds = DISKS_LATE_SECONDS if other.resource in DISKS else LATE_SECONDS
+            if eviction.at - other.at > late_seconds:
                 continue
             lives = self.record.lives.get(other_uid, {}).values()
-            is_of_disk = eviction.resource in (Resource.STORAGE, Resource.INODES)
+            is_of_disk = eviction.resource in DISKS
             ends = [
                 life.removed_at if is_of_disk else life.ended_at
                 for life in lives

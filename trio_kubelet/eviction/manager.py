@@ -49,6 +49,14 @@ PODS_DEADLINE_SECONDS = 30.0
 LATE_SECONDS = 30.0
 """The time beyond its grace after which a pod is not waited for any longer."""
 
+DISKS_LATE_SECONDS = 120.0
+"""The same where a disk is full: nothing is killed meanwhile, and on a busy machine containers may
+take a minute to stop, and as long again until their files are removed."""
+
+LAYERS_SECONDS = 5.0
+"""The time from the removal of a container until its layer is given back: containerd does that
+later, in its own garbage collection."""
+
 REMOVAL_SECONDS = 10.0
 """The time that is left for what a pod leaves, once its containers have stopped, while memory or
 process ids run out: most of what it had was given back by then, and millions of files take long."""
@@ -160,7 +168,13 @@ class EvictionManager:
             )
             if candidates is None:
                 return
-            assessment = await self._newest()
+            if SIGNALS[signal].disk is not None:
+                # Pods and layers take long to measure. What went before is given back meanwhile.
+                measured_at = trio.current_time()
+                self._watch.look_now()
+                assessment = await self._newest(after=measured_at)
+            else:
+                assessment = await self._newest()
             decision = decide(assessment, self._progress, self._grace, candidates)
         await self._act(decision, assessment)
 
@@ -185,8 +199,12 @@ class EvictionManager:
             self.on_decided.call(each, age)
         stopped = trio.Event()
         records = await self._evict([decision.victim], stopped)
-        frees_disk = SIGNALS[signal].disk is not None
-        self._await_victims(records, LATE_SECONDS, None if frees_disk else stopped)
+        if SIGNALS[signal].disk is None:
+            self._await_victims(records, LATE_SECONDS, stopped)
+        else:
+            has_layers = counts_layers(signal, assessment.observed.layout)
+            settles = LAYERS_SECONDS if has_layers else 0.0
+            self._await_victims(records, DISKS_LATE_SECONDS, settle_seconds=settles)
 
     async def _reclaim(self, signal: Signal, reclaims: Sequence[Reclaim]) -> None:
         """Let node-level things go. What fails leaves the rest to be tried."""
@@ -216,7 +234,8 @@ class EvictionManager:
         candidates = await self._candidates(assessment, disks=True) or ()
         over = over_own_limits(candidates, assessment.observed.layout)
         if over:
-            self._await_ends_for_own_limits(await self._evict(over, trio.Event()), LATE_SECONDS)
+            records = await self._evict(over, trio.Event())
+            self._await_ends_for_own_limits(records, DISKS_LATE_SECONDS)
         return bool(over)
 
     async def _candidates(
@@ -285,8 +304,9 @@ class EvictionManager:
         records: Sequence[EvictionRecord],
         late_seconds: float,
         stopped: trio.Event | None = None,
+        settle_seconds: float = 0.0,
     ) -> None:
-        """Until these have gone, no other pod goes for pressure.
+        """Until these have gone, and for `settle_seconds` more, no other pod goes for pressure.
 
         With `stopped` what they leave is not waited for longer than REMOVAL_SECONDS.
         """
@@ -297,6 +317,7 @@ class EvictionManager:
                     nursery.start_soon(_cancel_after_removal, stopped, nursery.cancel_scope)
                 await self._wait_until_gone(records, late_seconds)
                 nursery.cancel_scope.cancel()
+            await trio.sleep(settle_seconds)
             self._progress = self._progress.after_end(trio.current_time())
             self._watch.look_now()
 

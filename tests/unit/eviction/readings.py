@@ -35,6 +35,7 @@ class Machine:
     asked_for_layers: list[bool] = field(factory=list)
     asked_for_files: list[bool] = field(factory=list)
     problems: dict[str, str] = field(factory=dict)
+    measures_pods: trio.Event = field(factory=trio.Event)
 
     async def read(self, _time: float) -> NodeReading:
         """Read the node."""
@@ -53,6 +54,7 @@ class Machine:
         fresh_layers: bool = False,
     ) -> Stats:
         """Read node and pods."""
+        self.measures_pods.set()
         self.asked_for_files.append(disks and fresh_files)
         self.asked_for_layers.append(fresh_layers)
         await trio.sleep(self.seconds_of_disks if disks else 0)
