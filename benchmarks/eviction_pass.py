@@ -83,7 +83,7 @@ async def _cpu_seconds(look: Callable[[], Awaitable[object]]) -> Sequence[float]
 async def _rank(provider: StatsProvider, pods: Sequence[Pod]) -> None:
     """Do as a round of evictions does that has to choose a pod for its memory."""
     reading = await provider.node_since(trio.current_time())
-    stats = await provider.usage_since(trio.current_time(), disks=False)
+    stats = await provider.usage_since(trio.current_time(), pods, disks=False)
     by_uid = {each.uid: each for each in stats.pods}
     candidates = [Candidate(pod=pod, stats=by_uid[pod.metadata.uid]) for pod in pods]
     assert len(ranked(Signal.MEMORY, candidates, disk_layout(reading.node))) == COUNT
