@@ -127,7 +127,7 @@ async def start(
     clock, faults, service = TrioClock(), ScriptedFaults(), Service()
 
     @asynccontextmanager
-    async def clients() -> AsyncIterator[ApiClients]:
+    async def clients(_traces: object) -> AsyncIterator[ApiClients]:
         def refuse(request: httpx.Request) -> httpx.Response:
             raise httpx.ConnectError("nobody is there", request=request)
 
