@@ -23,7 +23,7 @@ from trio_kubelet.agent.start import Agent
 from trio_kubelet.agent.traces import Traces, traced_requests
 from trio_kubelet.config.settings import Examination, Settings
 from trio_kubelet.errors import StartError
-from trio_kubelet.k8s.client import ApiClients, RateLimit, open_api_clients
+from trio_kubelet.k8s.client import ApiClients, ClientLimits, RateLimit, open_api_clients
 from trio_kubelet.k8s.client.kubeconfig import KubeconfigError
 from trio_kubelet.kernel.file_lock import FileLock, hold_lock
 from trio_kubelet.kernel.systemd import ServiceNotifier
@@ -259,13 +259,15 @@ async def _clients(
     try:
         clients = open_api_clients(
             Path(options.kubeconfig) if certificate is None else certificate.config,
-            rate_limit=RateLimit(configuration.kube_api_qps, configuration.kube_api_burst),
-            event_rate_limit=RateLimit(
-                configuration.event_record_qps or NO_LIMIT, configuration.event_burst
-            ),
-            heartbeat_seconds=min(
-                configuration.node_status_update_frequency.total_seconds(),
-                configuration.node_lease_duration_seconds,
+            limits=ClientLimits(
+                rate=RateLimit(configuration.kube_api_qps, configuration.kube_api_burst),
+                events=RateLimit(
+                    configuration.event_record_qps or NO_LIMIT, configuration.event_burst
+                ),
+                heartbeat_seconds=min(
+                    configuration.node_status_update_frequency.total_seconds(),
+                    configuration.node_lease_duration_seconds,
+                ),
             ),
             clock=clock,
             rotated=None if certificate is None else certificate.pem,

@@ -20,7 +20,7 @@ from trio_kubelet.k8s.client.api import (
 )
 from trio_kubelet.k8s.client.client import ApiClient
 from trio_kubelet.k8s.client.errors import ApiError
-from trio_kubelet.k8s.client.family import ApiClients, open_api_clients
+from trio_kubelet.k8s.client.family import ApiClients, ClientLimits, open_api_clients
 from trio_kubelet.k8s.client.kubeconfig import Kubeconfig, KubeconfigError, read_kubeconfig
 from trio_kubelet.k8s.client.rate_limit import RateLimit
 from trio_kubelet.k8s.client.reflector import reflect
@@ -30,6 +30,7 @@ __all__ = [
     "ApiClient",
     "ApiClients",
     "ApiError",
+    "ClientLimits",
     "Frame",
     "FrameType",
     "Kubeconfig",

@@ -38,6 +38,17 @@ REVIEW_SECONDS = 10.0
 REVIEW_RATE_LIMIT = RateLimit(50, 100)
 
 
+@frozen(kw_only=True)
+class ClientLimits:
+    """The pace of requests, that of events, and the deadline of the heartbeat's requests."""
+
+    rate: RateLimit = UNLIMITED
+    """kubeAPIQPS and kubeAPIBurst."""
+    events: RateLimit = UNLIMITED
+    """eventRecordQPS and eventBurst."""
+    heartbeat_seconds: float = 10.0
+
+
 @frozen
 class ApiClients:
     """One server, one identity, four clients; only `main` is for watches."""
@@ -65,24 +76,20 @@ class ApiClients:
 async def open_api_clients(
     kubeconfig: Path | Kubeconfig,
     *,
-    rate_limit: RateLimit = UNLIMITED,
-    event_rate_limit: RateLimit = UNLIMITED,
-    heartbeat_seconds: float = 10.0,
+    limits: ClientLimits | None = None,
     clock: Clock | None = None,
     rotated: Callable[[], bytes] | None = None,
     wrap: Callable[[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport] | None = None,
 ) -> AsyncIterator[ApiClients]:
     """Make the clients of a kubeconfig, and close their connections at the end.
 
-    `rate_limit` is kubeAPIQPS and kubeAPIBurst, `event_rate_limit` eventRecordQPS and
-    eventBurst; `heartbeat_seconds` is the deadline of the heartbeat's requests. `rotated` is a
-    certificate that the agent renews (`Identity`); `wrap` makes the transports of others, which see
-    each request. Raises KubeconfigError. The server need not be
-    there: nothing is connected yet.
+    `rotated` is a certificate that the agent renews (`Identity`); `wrap` makes the transports of
+    others, which see each request. Raises KubeconfigError. The server need not be there: nothing
+    is connected yet.
     """
     if isinstance(kubeconfig, Path):
         kubeconfig = await run_in_thread(read_kubeconfig, kubeconfig)
-    clock = clock or SystemClock()
+    clock, limits = clock or SystemClock(), limits or ClientLimits()
     cluster = kubeconfig.cluster
     identity = Identity(kubeconfig, clock, rotated)
     proxy = cluster.proxy_url or proxy_from_environment(cluster.server)
@@ -101,12 +108,15 @@ async def open_api_clients(
         main=client(
             pool(REQUESTS),
             pool(WATCHES, watches=True),
-            limits=RequestLimits(rate=rate_limit),
+            limits=RequestLimits(rate=limits.rate),
         ),
-        heartbeat=client(pool(HEARTBEAT), limits=RequestLimits(deadline_seconds=heartbeat_seconds)),
+        heartbeat=client(
+            pool(HEARTBEAT),
+            limits=RequestLimits(deadline_seconds=limits.heartbeat_seconds),
+        ),
         events=client(
             pool(EVENTS),
-            limits=RequestLimits(rate=event_rate_limit),
+            limits=RequestLimits(rate=limits.events),
         ),
         reviews=client(
             pool(REVIEWS),
