@@ -1,12 +1,14 @@
 """Claims that the control plane binds, and the volumes behind them, in pods."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from lab.cluster_api import Json
+from lab.processes import wait_until
 from tests.e2e.cluster import Namespace, container, is_over, shell
+from tests.integration.local_disk import loop_device
+from trio_kubelet.kernel.mountinfo import mount_points
 
 VOLUMES = "/api/v1/persistentvolumes"
 
@@ -93,10 +95,7 @@ def test_a_local_volume_keeps_its_data_from_pod_to_pod(namespace: Namespace, dis
 
 def test_a_device_of_the_node_in_containers(namespace: Namespace, tmp_path: Path) -> None:
     image = tmp_path / "image"
-    image.write_bytes(bytes(1 << 20))
-    find = ["losetup", "--find", "--show", str(image)]
-    device = subprocess.run(find, check=True, capture_output=True, text=True).stdout.strip()
-    try:
+    with loop_device(image) as device:
         source = {"local": {"path": device}, "volumeMode": "Block"}
         bind(namespace, "files", source, nodeAffinity=on_node(namespace))
         devices = {"volumeDevices": [{"name": "v", "devicePath": "/dev/v"}]}
@@ -117,8 +116,24 @@ def test_a_device_of_the_node_in_containers(namespace: Namespace, tmp_path: Path
             remove(namespace, name)
         assert ended["message"] == "kept"
         assert image.read_bytes().startswith(b"kept")
-    finally:
-        subprocess.run(["losetup", "--detach", device], check=True)
+
+
+def test_a_device_of_the_node_that_pods_have_as_a_folder(
+    namespace: Namespace, tmp_path: Path
+) -> None:
+    with loop_device(tmp_path / "image", 16 << 20) as device:
+        source = {"local": {"path": device, "fsType": "ext4"}}
+        bind(namespace, "files", source, nodeAffinity=on_node(namespace))
+        told = run(namespace, "writes", "echo kept >/v/data; grep ' /v ' /proc/mounts")
+        assert told.startswith(f"{device} /v ext4 rw")
+        remove(namespace, "writes")
+        assert run(namespace, "reads", "cat /v/data") == "kept"
+        remove(namespace, "reads")
+        wait_until(
+            lambda: device not in {each.source for each in mount_points()},
+            deadline_seconds=120,
+            else_say=lambda: f"{device} is still mounted",
+        )
 
 
 def test_a_pod_waits_for_its_claim_and_its_events_say_why(namespace: Namespace, disk: Path) -> None:

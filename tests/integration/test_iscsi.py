@@ -8,17 +8,17 @@ import os
 import shutil
 import stat
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
-from attrs import define, evolve, field
+from attrs import evolve
 
 from lab import UnavailableError
 from lab.iscsi_target import ISCSITarget, load_modules
-from tests.unit.references.cluster import Cluster, open_cluster
+from tests.integration.disk_node import DiskNode
+from tests.unit.references.cluster import open_cluster
 from tests.unit.volumes.persistent import claim, claiming_pod, persistent
 from trio_kubelet.k8s import (
     ISCSIPersistentVolumeSource,
@@ -29,22 +29,12 @@ from trio_kubelet.k8s import (
     SecretReference,
 )
 from trio_kubelet.k8s.kinds import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, SECRETS
-from trio_kubelet.kernel.mountinfo import MountPoint, mount_points, mounts_at_or_below
 from trio_kubelet.kernel.scsi_disks import SCSIDisks
-from trio_kubelet.tasks.clock import SystemClock
-from trio_kubelet.telemetry import Journal
 from trio_kubelet.volumes import (
-    DiskStages,
-    NodeOfVolumes,
     PodFolders,
-    StagedVolumes,
-    VolumeOperations,
-    disk_kinds,
-    local_volumes,
 )
 from trio_kubelet.volumes.mount import unmount
 from trio_kubelet.volumes.plugin import VolumesNotReady
-from trio_kubelet.volumes.volumes import Volumes
 
 pytestmark = pytest.mark.integration
 
@@ -75,27 +65,8 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return told
 
 
-@define(eq=False)
-class Node:
-    """A node whose agent may be started again."""
-
-    folders: PodFolders
-    cluster: Cluster
-    staged: StagedVolumes = field(init=False)
-
-    @asynccontextmanager
-    async def agent(self) -> AsyncIterator[Volumes]:
-        self.staged = StagedVolumes(
-            self.folders.root, Journal(SystemClock()), lambda: None, VolumeOperations()
-        )
-        objects = self.cluster.references
-        disks = DiskStages(self.folders, self.staged, disk_kinds(objects), attaches=False)
-        node = NodeOfVolumes(disks=disks)
-        volumes = local_volumes(self.folders, lambda pod: 1 << 20, data=objects, node=node)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self.staged.run)
-            yield volumes
-            nursery.cancel_scope.cancel()
+class Node(DiskNode):
+    """A node that may have the disks of the target."""
 
     def bind(self, *, mode: str = "Filesystem", lun: int = 0, **source: object) -> None:
         """Have the claim `data` bound to a LUN of the target."""
@@ -106,13 +77,6 @@ class Node:
         )
         spec = evolve(made.spec, host_path=None, iscsi=wanted)
         self.cluster.server.create(PERSISTENT_VOLUMES, evolve(made, spec=spec))
-
-    def mounts(self) -> tuple[MountPoint, ...]:
-        return mounts_at_or_below(self.folders.root.resolve(), mount_points())
-
-    def records(self) -> list[Path]:
-        """The records of disks that are attached."""
-        return list(self.folders.root.glob("disks/*.json"))
 
     async def until_nothing_is_left(self) -> None:
         """Wait until the node has neither session nor disk nor record of the target."""

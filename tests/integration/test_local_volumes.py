@@ -2,16 +2,15 @@
 """Persistent volumes of the kind local: real mounts, and data that nothing removes."""
 
 import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import trio
 from attrs import evolve
 
+from tests.integration.local_disk import loop_device, put_loop_device_on
 from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.volumes.persistent import claim, claiming_pod, persistent
 from trio_kubelet.k8s import PodSecurityContext
@@ -261,22 +260,6 @@ async def test_a_folder_is_no_device(cluster: Cluster, disk: Path, volumes: Volu
         await volumes.prepare(claiming_pod(as_device=True))
     words = f'MapVolume.SetUpDevice failed for volume "pv-data" : path "{disk}" is no block device'
     assert caught.value.failures == [("FailedMapVolume", words)]
-
-
-@contextmanager
-def loop_device(image: Path) -> Iterator[str]:
-    """A block device of a megabyte."""
-    image.write_bytes(bytes(1 << 20))
-    device = put_loop_device_on(image)
-    try:
-        yield device
-    finally:
-        subprocess.run(["losetup", "--detach", device], check=True)
-
-
-def put_loop_device_on(file: Path) -> str:
-    words = ["losetup", "--find", "--show", str(file)]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_binding_twice_makes_one_mount(disk: Path, folders: PodFolders) -> None:

@@ -35,6 +35,7 @@ from trio_kubelet.volumes.host_path import HostPath
 from trio_kubelet.volumes.image import ImageVolume
 from trio_kubelet.volumes.iscsi import ISCSIDisks
 from trio_kubelet.volumes.local import LocalVolume
+from trio_kubelet.volumes.local_disks import LocalDisks
 from trio_kubelet.volumes.nfs import NFSVolume
 from trio_kubelet.volumes.operations import VolumeOperation, VolumeOperations
 from trio_kubelet.volumes.ownership import VolumeOwnership
@@ -51,8 +52,8 @@ class NodeOfVolumes:
 
     `allocatable` is what it has for pods, `object` returns its Node object, None while that is
     not known; `recorder` is told of events while a volume is being made. `plugin_folder` has the
-    drivers of flexVolumes, None where there are none; `disks` are those that the node attaches
-    itself, None: it attaches none.
+    drivers of flexVolumes, None where there are none; `disks` are those that the node mounts
+    itself, None: it mounts none.
     """
 
     allocatable: Callable[[], Mapping[str, Quantity]] = dict
@@ -66,8 +67,8 @@ NO_NODE = NodeOfVolumes()
 
 
 def disk_kinds(objects: References | NoReferences) -> Mapping[str, DiskKind]:
-    """Return the kinds of disks that the node attaches itself: the table, by their sources."""
-    return {"fc": FCDisks(), "iscsi": ISCSIDisks(objects)}
+    """Return the kinds of disks that the node mounts itself: the table, by their sources."""
+    return {"fc": FCDisks(), "iscsi": ISCSIDisks(objects), "local": LocalDisks()}
 
 
 def local_volumes(
@@ -96,31 +97,33 @@ def local_volumes(
     ownership = VolumeOwnership(threads.owning, node.recorder)
     collector = Collector(data=objects, allocatable=node.allocatable)
     nfs = NFSVolume(folders, threads, parts.privileged)
+    disks: dict[str, DiskVolumes] = {}
+    if node.disks is not None:
+        make = partial(DiskVolumes, stages=node.disks, folders=folders, threads=threads)
+        make = partial(make, ownership=ownership, privileged=parts.privileged)
+        kinds = node.disks.sources.items()
+        disks = {field: make(kind, recorder=node.recorder) for field, kind in kinds}
     plugins: dict[str, VolumePlugin] = {
+        **disks,
         "empty_dir": EmptyDir(folders, memory_available, threads),
         "host_path": HostPath(threads.host_paths),
         "image": ImageVolume(),
-        "local": LocalVolume(folders, threads, ownership, node.recorder),
+        "local": LocalVolume(folders, threads, ownership, node.recorder, disks.get("local")),
         "nfs": nfs,
         **{
             field: ConfigurationVolume(kind, collector.collect, parts=parts)
             for field, kind in KINDS.items()
         },
     }
+    devices: dict[str, VolumePlugin] = {
+        **disks,
+        "local": LocalDevice(folders, threads, node.recorder),
+    }
     flex = None
     if node.plugin_folder is not None:
         taken = frozenset({PLUGIN, *(plugin.name for plugin in plugins.values())})
         drivers = FlexDrivers(node.plugin_folder, taken)
         flex = plugins["flex_volume"] = FlexVolumes(drivers, folders, threads, ownership, objects)
-    devices: dict[str, VolumePlugin] = {"local": LocalDevice(folders, threads, node.recorder)}
-    attached: dict[str, DiskVolumes] = {}
-    if node.disks is not None:
-        make = partial(DiskVolumes, stages=node.disks, folders=folders, threads=threads)
-        make = partial(make, ownership=ownership, privileged=parts.privileged)
-        kinds = node.disks.sources.items()
-        attached = {field: make(kind, recorder=node.recorder) for field, kind in kinds}
-        plugins |= attached
-        devices |= attached
     resolver = VolumeResolver(objects, node.object)
     return Volumes(
         folders,
@@ -130,7 +133,7 @@ def local_volumes(
         devices,
         flex=flex,
         nfs=nfs,
-        disks=tuple(attached.values()),
+        disks=tuple(disks.values()),
     )
 
 

@@ -68,6 +68,11 @@ class CSIStage:
         name = UNMOUNT_DEVICE if self.place.device is None else UNMAP_DEVICE
         return self._stages.parts.shown_plugin(self.place.key.driver), name
 
+    @property
+    def may_be_attachable(self) -> bool:
+        """True: the driver's CSIDriver object tells."""
+        return True
+
     async def is_attachable(self, volume: ResolvedVolume) -> bool:
         """True if a controller attaches the volume to nodes. Raises VolumeError."""
         spec = await self._stages.requests.driver_settings(volume)

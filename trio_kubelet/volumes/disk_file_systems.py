@@ -112,8 +112,8 @@ async def mount_disk(device: Path, target: Path, wanted: FileSystem) -> None:
     words = (*kind, "-o", wanted.mount_options, str(device), str(target))
     end = await run_tool("mount", *words, seconds=MOUNT_SECONDS)
     if end.problem:
-        other = present not in ("", fs_type) and bool(fs_type)
-        why = f" as {fs_type}, it already contains {present}" if other else ""
+        wish = f" as {fs_type}" if fs_type else ""
+        why = f"{wish}, it already contains {present}" if present not in ("", fs_type) else ""
         raise failure(f"mount of {device}{why}", end)
 
 

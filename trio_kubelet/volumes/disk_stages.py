@@ -52,9 +52,14 @@ class DiskStage:
         """Plugin and operation, as metrics tell of it."""
         return self.disk.plugin, UNMAP_DEVICE if self.disk.is_block else UNMOUNT_DEVICE
 
+    @property
+    def may_be_attachable(self) -> bool:
+        """True for a kind of disks that a controller knows."""
+        return self._stages.kinds[self.disk.plugin].is_attached_by_controller
+
     async def is_attachable(self, _volume: ResolvedVolume) -> bool:
         """True if a controller tells the node that it may have the disk."""
-        return self._stages.attaches
+        return self._stages.attaches and self.may_be_attachable
 
     async def why_node_is_full(self) -> str:
         """No node has too many disks."""
@@ -113,6 +118,8 @@ class DiskStages:
         """
         kind = self.kinds[disk.plugin]
         step = ATTACH_DEVICE if disk.is_block else ATTACH
+        if not kind.is_attached_by_controller:
+            step = MOUNT_DEVICE
         with _errors_of(volume.spec_name, step):
             target, wanted = disk.mount_point(self.folders.root), file_system(volume)
             # What a Go kubelet has mounted was attached by it, for this node.
@@ -138,7 +145,10 @@ class DiskStages:
         disk = await threads.run_sync(partial(self.records.read, disk))
         with _errors_of(disk.volume, _UNMOUNT_DEVICE):
             target = disk.mount_point(self.folders.root)
-            elsewhere = await threads.run_sync(partial(_mounted_elsewhere, target))
+            is_detached = self.kinds[disk.plugin].is_attached_by_controller
+            # What stays at the node may be mounted by others, too.
+            look = partial(_mounted_elsewhere, target, None if is_detached else self.folders.pods)
+            elsewhere = await threads.run_sync(look)
             if elsewhere:
                 shown = " ".join(map(str, elsewhere))
                 raise OSError(
@@ -166,6 +176,10 @@ class DiskStages:
             if disk.plugin in self.kinds:
                 stages[self.stage(disk)] = self._is_staged(disk)
         users = [(uid, self.stage(disk)) for uid, disk in self.records.users(tuple(self.kinds))]
+        for kind in self.kinds.values():
+            for disk, uids in kind.mounted(self.folders):  # Also by a Go kubelet.
+                stages.setdefault(self.stage(disk), True)
+                users += [(uid, self.stage(disk)) for uid in uids]
         return LeftStages(stages, users)
 
     def _is_staged(self, disk: AttachedDisk) -> bool:
@@ -192,15 +206,21 @@ def file_system(volume: ResolvedVolume) -> FileSystem:
     )
 
 
-def _mounted_elsewhere(target: Path) -> tuple[Path, ...]:
-    """Return where else the file system, or a part of it, is mounted that is mounted on a path."""
+def _mounted_elsewhere(target: Path, within: Path | None = None) -> tuple[Path, ...]:
+    """Return where else the file system, or a part of it, is mounted that is mounted on a path.
+
+    With `within` below that folder alone.
+    """
     real, mounts = target.parent.resolve() / target.name, mount_points()
+    inside = Path("/") if within is None else within.resolve()
     own = {each.device for each in mounts if each.path == real}
     # The same mount may show up at other paths, where the root folder is mounted twice.
     return tuple(
         each.path
         for each in mounts
-        if each.device in own and each.path.parts[-len(_named(real)) :] != _named(real)
+        if each.device in own
+        and each.path.parts[-len(_named(real)) :] != _named(real)
+        and each.path.is_relative_to(inside)
     )
 
 

@@ -1,10 +1,11 @@
-"""Disks that the node attaches itself (iscsi, fc), as volumes of pods: folders or devices.
+"""Disks that the node mounts itself (iscsi, fc, local), as volumes of pods: folders or devices.
 
 A disk is staged for all its pods first (`disk_stages.py`); then it is bound into the pod's folder.
 Its files are given to the pod's group before the mount is made, so that a mount says that all is
 done.
 """
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from trio_kubelet.volumes.mount import bind_with_options
 from trio_kubelet.volumes.ownership import VolumeOwnership
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError, VolumeThreads
 from trio_kubelet.volumes.resolved import ResolvedVolume
+
+Give = Callable[[Pod, ResolvedVolume, AttachedDisk], Awaitable[MountedVolume]]
+"""Brings a disk that is staged into a pod. Raises VolumeError, OSError, ValueError."""
 
 
 @define(eq=False)
@@ -49,6 +53,10 @@ class DiskVolumes:
 
         Raises UnattachedVolumeError, too. Cancelled, the pod stays a user of the disk.
         """
+        return await self.stage(pod, volume, self._map if volume.is_block else self._bind)
+
+    async def stage(self, pod: Pod, volume: ResolvedVolume, give: Give) -> MountedVolume:
+        """Have the disk at the node, and `give` it to the pod. Raises as `set_up`."""
         uid, step = (
             pod.metadata.uid,
             "MapVolume.SetUpDevice" if volume.is_block else "MountVolume.SetUp",
@@ -65,10 +73,7 @@ class DiskVolumes:
             # It is first: a disk that no pod is known to use is detached.
             await threads.run_sync(partial(self._stages.records.use, uid, disk))
             await self._stages.volumes.stage(pod, volume, stage)
-            if volume.is_block:
-                mounted = await self._map(pod, volume, disk)
-            else:
-                mounted = await self._bind(pod, volume, disk)
+            mounted = await give(pod, volume, disk)
             self._stages.volumes.hold(uid, stage)
         except VolumeError as error:
             raise self._back_offs.failed(key, error) from error
@@ -111,8 +116,8 @@ class DiskVolumes:
         threads = self._threads.preparing.share_of(pod.metadata)
         await threads.run_sync(partial(make_folders, folder, FOLDER_MODE))
         if not await threads.run_sync(partial(is_mounted, folder)):
-            is_read_only = await threads.run_sync(partial(_is_read_only, staged))
-            if not volume.read_only and not is_read_only:
+            only_read = await threads.run_sync(partial(is_read_only, staged))
+            if not volume.read_only and not only_read:
                 await self._ownership.give(pod, staged, volume.spec_name)
         bind = partial(bind_with_options, staged, folder, (), read_only=volume.read_only)
         await threads.run_sync(bind)
@@ -124,7 +129,7 @@ class DiskVolumes:
         )
 
 
-def _is_read_only(path: Path) -> bool:
+def is_read_only(path: Path) -> bool:
     """True if what is mounted on a path cannot be written to. Blocks."""
     real = path.parent.resolve() / path.name
     return any(

@@ -1,11 +1,11 @@
-"""Disks that the node attaches itself (iscsi, fc): how they are called, and what is kept of them.
+"""Disks that the node mounts itself (iscsi, fc, local): their names, and what is kept of them.
 
 A record is on the disk before a disk is attached, and goes when it is detached. In each pod's
 folder another one says which disk a volume of it is. Both have no secrets.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -103,6 +103,11 @@ class DiskKind(Protocol):
         """The name of the plugin: `kubernetes.io/iscsi`."""
         ...
 
+    @property
+    def is_attached_by_controller(self) -> bool:
+        """True if a controller, where there is one, tells which disks the node may have."""
+        ...
+
     def disk(self, volume: ResolvedVolume) -> AttachedDisk:
         """Return the disk of a volume. Raises ValueError."""
         ...
@@ -131,6 +136,13 @@ class DiskKind(Protocol):
 
     def device(self, disk: AttachedDisk) -> Path | None:
         """Return the device of a disk that is attached. Blocks."""
+        ...
+
+    def mounted(self, folders: PodFolders) -> Iterable[tuple[AttachedDisk, Sequence[str]]]:
+        """Return the mounted disks that are known without a record, and the UIDs of their pods.
+
+        Blocks.
+        """
         ...
 
 

@@ -20,6 +20,7 @@ from trio_kubelet.volumes.disks import (
     require_few,
     require_short,
 )
+from trio_kubelet.volumes.folders import PodFolders
 from trio_kubelet.volumes.resolved import ResolvedVolume
 
 MAX_WWNS = 16
@@ -67,6 +68,7 @@ class FCDisks:
     _paths: DiskPaths = field(init=False)
 
     name = "kubernetes.io/fc"
+    is_attached_by_controller = True
 
     def __attrs_post_init__(self) -> None:
         self._paths = DiskPaths(self._disks)
@@ -124,6 +126,10 @@ class FCDisks:
     def device(self, disk: AttachedDisk) -> Path | None:
         """Return the device of a disk that is attached. Blocks."""
         return self._paths.device(self._paths_of(FCDisk.of_record(disk)))
+
+    def mounted(self, _folders: PodFolders) -> Sequence[tuple[AttachedDisk, Sequence[str]]]:
+        """Return none: a mount does not tell the targets of its disk."""
+        return ()
 
     def _paths_of(self, disk: FCDisk) -> Sequence[str]:
         folder, ends = disk.links

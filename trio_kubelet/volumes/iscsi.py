@@ -26,6 +26,7 @@ from trio_kubelet.volumes.disks import (
     require_few,
     require_short,
 )
+from trio_kubelet.volumes.folders import PodFolders
 from trio_kubelet.volumes.iscsi_database import ISCSIDatabase, ISCSIDatabaseError
 from trio_kubelet.volumes.resolved import ResolvedVolume
 
@@ -176,6 +177,7 @@ class ISCSIDisks:
     """
 
     name = "kubernetes.io/iscsi"
+    is_attached_by_controller = True
 
     def __attrs_post_init__(self) -> None:
         self._paths = DiskPaths(self._disks)
@@ -272,6 +274,10 @@ class ISCSIDisks:
         """Return the device of a disk that is attached. Blocks."""
         lun = ISCSILun.of_record(disk)
         return self._paths.device(self._paths_of(lun, lun.portals))
+
+    def mounted(self, _folders: PodFolders) -> Sequence[tuple[AttachedDisk, Sequence[str]]]:
+        """Return none: a mount does not tell the sessions of its disk."""
+        return ()
 
     def _paths_of(self, lun: ISCSILun, portals: Sequence[str]) -> Sequence[str]:
         """Return the names of a LUN's disks, one for each session with the portals. Blocks."""

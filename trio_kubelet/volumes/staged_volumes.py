@@ -66,6 +66,11 @@ class VolumeStage(Protocol):
         """Plugin and operation, as metrics tell of it when the volume is unstaged."""
         ...
 
+    @property
+    def may_be_attachable(self) -> bool:
+        """False if it is known, before any pod needs the volume, that nobody attaches it."""
+        ...
+
     async def is_attachable(self, volume: ResolvedVolume) -> bool:
         """True if a controller attaches the volume to nodes. Raises VolumeError."""
         ...
@@ -269,7 +274,7 @@ class StagedVolumes:
 
     def require_room(self, pod: Pod, volume: ResolvedVolume, stage: VolumeStage) -> None:
         """Raise VolumeError if the Node has no room for the name of a volume that is not here."""
-        if stage not in self._volumes:
+        if stage.may_be_attachable and stage not in self._volumes:
             self._names.require_room(volume.spec_name, stage.unique_name, pod.metadata.namespace)
 
     def hold(self, pod_uid: str, stage: VolumeStage) -> None:
@@ -331,7 +336,10 @@ class StagedVolumes:
     def _add(self, stage: VolumeStage, state: StageState) -> _Volume:
         walk = Walk(STAGE, state, self._journal, stage.unique_name)
         volume = self._volumes[stage] = _Volume(stage, walk)
-        self._names.count(stage, stage.unique_name, volume.namespace)
+        if stage.may_be_attachable:
+            self._names.count(stage, stage.unique_name, volume.namespace)
+        else:
+            volume.attachable = False
         self._tasks.start(partial(self._tend, volume))
         self.on_use.call()
         return volume
