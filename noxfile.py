@@ -251,6 +251,18 @@ def reloads(session: nox.Session) -> None:
 
 
 @nox.session
+def hostile_containers(session: nox.Session) -> None:
+    """Whether 150 containers that crash, or end together, on containerd cost others nothing.
+
+    `integration` has 20. A quarter of an hour.
+    """
+    install(session, "test")
+    file = "tests/integration/test_hostile_containers.py"
+    environment = {"TRIO_KUBELET_HOSTILE_CONTAINERS": "150", "CI": "true"}
+    session.run("pytest", "-n0", file, *session.posargs, env=environment)
+
+
+@nox.session
 def images(session: nox.Session) -> None:
     """Whether a disk of 200 images gets room, keeps what is used and has the rest pulled again.
 
