@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.agent import Json, LabAgent, pod_manifest
+from lab.agent import Json, LabAgent, is_running, pod_manifest
 from tests.hostile.served_runtime import CRASHING, ServedRuntime, make_dead_containers
 from tests.hostile.victims import Victims
 
@@ -85,3 +85,14 @@ def test_thousands_of_dead_containers_in_the_lists_of_the_runtime(tmp_path: Path
             with victims.undisturbed():
                 runtime.do(partial(fill, prefix="meanwhile", of_pods=True))
                 victims.wait_relist(DEADLINE_SECONDS)
+
+
+def test_the_end_of_hundreds_of_containers_with_hooks(victims: Victims) -> None:
+    hook = {"preStop": {"exec": {"command": ["true"]}}}
+    one = {"image": "one", "imagePullPolicy": "IfNotPresent", "lifecycle": hook}
+    manifest = pod_manifest("hostile", *({"name": f"c{n}", **one} for n in range(250)))
+    with victims.undisturbed():
+        victims.agent.write("attack.yaml", manifest)
+        victims.wait_pod("hostile", is_running)
+        victims.agent.remove("attack.yaml")
+        victims.agent.wait_for(lambda pods: not any(name.startswith("hostile") for name in pods))

@@ -130,18 +130,6 @@ def test_many_of_what_a_pod_can_have(victims: Victims, name: str) -> None:
         victims.wait_journal("Container started")
 
 
-def test_the_end_of_hundreds_of_containers_with_hooks(victims: Victims) -> None:
-    hook = {"preStop": {"exec": {"command": ["true"]}}}
-    one = {"image": "one", "imagePullPolicy": "IfNotPresent", "lifecycle": hook}
-    # Half of what a pod may have: the runtime, which is in the same process, takes memory, too.
-    manifest = pod_manifest("hostile", *many(250, lambda n: {"name": f"c{n}", **one}))
-    with victims.undisturbed():
-        victims.agent.write("attack.yaml", manifest)
-        victims.wait_pod("hostile", is_running)
-        victims.agent.remove("attack.yaml")
-        victims.agent.wait_for(lambda pods: not any(name.startswith("hostile") for name in pods))
-
-
 @pytest.mark.parametrize("length", [4097, 700_000])
 def test_an_image_with_a_name_that_is_too_long(victims: Victims, length: int) -> None:
     manifest = pod_manifest("hostile", {"name": "c", "image": "a" * length})

@@ -1,6 +1,6 @@
 """What many containers that end do to others on a real runtime: nothing that they notice.
 
-A hundred of them and more keep a machine of two cores busy for minutes: `nox -s hostile_containers`.
+A hundred of them keep a machine of two cores busy for minutes: `nox -s hostile_containers`.
 """
 
 import os
