@@ -254,7 +254,7 @@ def reloads(session: nox.Session) -> None:
 def hostile_containers(session: nox.Session) -> None:
     """Whether 150 containers that crash, or end together, on containerd cost others nothing.
 
-    `integration` has 20. A quarter of an hour.
+    A quarter of an hour.
     """
     install(session, "test")
     file = "tests/integration/test_hostile_containers.py"

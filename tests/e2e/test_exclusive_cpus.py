@@ -3,6 +3,7 @@
 What a container may run on is read off its process. Whoever has the node has the same settings.
 """
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 
@@ -87,6 +88,26 @@ class CpuNode:
         return parsed_memory((self.cluster.agent.root / "memory_manager_state").read_text())
 
 
+RECORDS = {
+    "cpu_manager_state": ("cpuManagerPolicy", "none"),
+    "memory_manager_state": ("memoryManagerPolicy", "None"),
+}
+"""The files of the managers: the setting of the policy of each, and its default."""
+
+
+def policies(cluster: LocalCluster) -> Mapping[str, object]:
+    """The policies that the records of the managers are of."""
+    found = {name: cluster.agent.root / name for name in RECORDS}
+    return {
+        name: json.loads(file.read_text())["policyName"] if file.exists() else RECORDS[name][1]
+        for name, file in found.items()
+    }
+
+
+def wanted_policies(settings: Mapping[str, object]) -> Mapping[str, object]:
+    return {name: settings.get(field, default) for name, (field, default) in RECORDS.items()}
+
+
 @pytest.fixture
 def node(local_cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[CpuNode]:
     """The node with the static policy, or other settings that a test asks for.
@@ -103,6 +124,12 @@ def node(local_cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterato
             lambda node: node["status"]["allocatable"]["cpu"] == MOST,
         )
         local_cluster.wait_node_ready()
+        # The Node may say all that of the agent before.
+        wait_until(
+            lambda: policies(local_cluster) == wanted_policies(settings),
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: f"the records are of {policies(local_cluster)}",
+        )
         yield CpuNode(local_cluster, settings)
     finally:
         local_cluster.hand_over(AGENT)
