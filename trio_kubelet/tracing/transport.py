@@ -1,8 +1,10 @@
-"""A transport that makes each call with one answer a span, and tells the peer of it."""
+"""Transports of gRPC and HTTP: each call with one answer is a span, and its peer is told of it."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
+
+import httpx
 
 from trio_kubelet.rpc import RpcError, Transport, call_metadata
 from trio_kubelet.rpc.field_cut import FieldCut, Head
@@ -10,6 +12,7 @@ from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub,
 from trio_kubelet.tracing.tracer import MOST_ATTRIBUTE_CHARACTERS, Span, SpanKind, Tracer
 
 TRACEPARENT = "traceparent"
+REFUSED_STATUS = 400
 
 
 class TracedTransport(Transport):
@@ -74,3 +77,31 @@ class TracedTransport(Transport):
                 span.error = str(error)[:MOST_ATTRIBUTE_CHARACTERS]
                 raise
             span.note("rpc.grpc.status_code", 0)
+
+
+class TracedRequests(httpx.AsyncBaseTransport):
+    """Passes requests on. A span ends where the response begins: that of a watch may not end."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport, tracer: Tracer) -> None:
+        self._transport = transport
+        self._tracer = tracer
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """As the transport's."""
+        url = request.url
+        attributes: dict[str, str | int] = {
+            "http.request.method": request.method,
+            "server.address": url.host,
+            "url.path": url.path,
+        }
+        with self._tracer.span(f"HTTP {request.method}", SpanKind.CLIENT, attributes) as span:
+            request.headers[TRACEPARENT] = span.context.traceparent
+            response = await self._transport.handle_async_request(request)
+            span.note("http.response.status_code", response.status_code)
+            if response.status_code >= REFUSED_STATUS:
+                span.error = f"status {response.status_code}"
+            return response
+
+    async def aclose(self) -> None:
+        """Close the transport."""
+        await self._transport.aclose()

@@ -32,7 +32,7 @@ from trio_kubelet.volumes.resolved import ResolvedVolume
 
 @frozen(kw_only=True)
 class _Origin:
-    """What is bound into the pod's folder, and the device whose file system it is, if any."""
+    """The path that is bound into the pod's folder, and its device if it is a device's mount."""
 
     path: Path
     options: tuple[str, ...] = ()
