@@ -271,9 +271,12 @@ class LabAgent:
         try:
             return process.wait(STOP_DEADLINE_SECONDS)
         except subprocess.TimeoutExpired:
+            threads = host.thread_states(process.pid)
             process.kill()
             process.wait()
-            raise LabError(f"the agent did not end: {self.last_words()}") from None
+            raise LabError(
+                f"the agent did not end: {self.last_words()}; its threads: {threads}"
+            ) from None
 
 
 class _UnixConnection(http.client.HTTPConnection):

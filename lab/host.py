@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
@@ -104,6 +105,16 @@ def cgroups_named(path: str, mounted: Path = Path("/sys/fs/cgroup")) -> tuple[Pa
     """The folders of the cgroup `/name`: one, or with version 1 that of each hierarchy."""
     name = path.strip("/")
     return tuple(each for each in (mounted / name, *mounted.glob(f"*/{name}")) if each.is_dir())
+
+
+def thread_states(pid: int) -> str:
+    """Say where each thread of a process is: `S futex_wait_queue`, `D jbd2_log_wait_commit`."""
+    states = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # It has ended.
+            state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
+            states.append(f"{state} {(thread / 'wchan').read_text()}")
+    return ", ".join(states)
 
 
 def detach_mounts_below(folder: Path) -> None:
