@@ -9,7 +9,9 @@ hold up others. A tcpSocket probe is nothing but such a connection.
 import errno
 import os
 import socket
+import struct
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from ipaddress import ip_address
 from typing import cast
@@ -45,6 +47,7 @@ LONGEST_NAME = 253
 """In characters: no name of a host is longer, and one that is takes seconds to be looked up."""
 OTHER_FAMILY_SECONDS = 0.3
 """The time that addresses of the first family have before one of the other is tried beside them."""
+_LINGER_NO_TIME = struct.pack("ii", 1, 0)
 
 Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int]]
 
@@ -161,9 +164,24 @@ async def _connect_first_of(first: Sequence[Address], other: Sequence[Address]) 
     return connected[0]
 
 
+def hang_up(connection: socket.socket) -> None:
+    """Close a connection, of which nothing is left on this node. Never blocks.
+
+    A connection that this end closes first keeps its local port for a minute (TIME_WAIT), and a pod
+    names whom its probes ask: it would use up all ports towards a server that others need.
+    """
+    # The other end reads the FIN, an end as any other. The RST that follows it forgets the
+    # connection. With a second to linger, as the Go kubelet has it, Linux keeps TIME_WAIT, and
+    # closing blocks until the FIN is acknowledged, also on a socket that does not block.
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NO_TIME)
+        connection.shutdown(socket.SHUT_WR)
+    connection.close()
+
+
 def _close(connections: Iterable[socket.socket]) -> None:
     for connection in connections:
-        connection.close()
+        hang_up(connection)
 
 
 async def _connect_one_of(addresses: Sequence[Address]) -> socket.socket:
@@ -195,7 +213,7 @@ async def _connect(
         if code:
             raise _dial_error(f"dial tcp {where}: connect: ", code)
     except BaseException:
-        connecting.close()
+        hang_up(connecting)
         raise
     return connecting
 
@@ -264,6 +282,6 @@ async def probe_tcp(
             if error.is_local:
                 raise ProbeError(str(error)) from error
             return failure(str(error))
-        connection.close()
+        hang_up(connection)
         return ProbeResult(outcome=ProbeOutcome.SUCCESS, by_container=True)
     return failure(f"dial tcp {host_port(host, port)}: i/o timeout")

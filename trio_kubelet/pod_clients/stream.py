@@ -17,7 +17,7 @@ from contextvars import ContextVar
 
 import trio
 
-from trio_kubelet.pod_clients.dial import host_port
+from trio_kubelet.pod_clients.dial import hang_up, host_port
 from trio_kubelet.pod_clients.http2 import PROTOCOL
 from trio_kubelet.pod_clients.share import BYTE_SECONDS, READ_SECONDS, ProbeShare
 
@@ -89,7 +89,7 @@ class ProbeStream(trio.abc.Stream):
 
     def close(self) -> None:
         """Close at once."""
-        self._socket.close()
+        hang_up(self._socket)
 
     def _broken(self, what: str, error: OSError) -> ProbeStreamError:
         own = host_port(*self._socket.getsockname()[:2])
