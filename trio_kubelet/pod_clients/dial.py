@@ -3,7 +3,8 @@
 A node makes hundreds of connections a second for its probes, nearly all of them to addresses that
 are known as numbers. Names are looked up in threads, a few for each name: a name server that hangs
 holds up nobody who asks for other names, however often it is asked, nor do the names of one pod
-hold up others. A tcpSocket probe is nothing but such a connection.
+hold up others, also not those who ask for one of them. A tcpSocket probe is nothing but such a
+connection.
 """
 
 import errno
@@ -11,7 +12,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import lru_cache, partial
 from ipaddress import ip_address
 from typing import cast
@@ -31,6 +32,7 @@ LOOKUPS_OF_A_NAMESPACE = 16
 LOOKUPS_OF_A_POD = 2
 LOOKUPS_OF_A_NAME = 8
 """Of all pods: a name server that hangs for one name has no more threads."""
+LOOKUPS_OF_A_NAME_BY_A_NAMESPACE = 4
 _UNDER_WAY = (errno.EINPROGRESS, errno.EALREADY)
 _OF_THIS_NODE = frozenset(
     {
@@ -70,8 +72,10 @@ class Dialer:
     """Makes the connections of all probes."""
 
     def __init__(self) -> None:
-        self._lookups = FairLimiter(LOOKUPS, LOOKUPS_OF_A_NAMESPACE, LOOKUPS_OF_A_POD)
-        self._of_names = WeakValueDictionary[str, trio.CapacityLimiter]()
+        self._lookups = FairLimiter(LOOKUPS, LOOKUPS_OF_A_NAMESPACE)
+        self._of_names = WeakValueDictionary[str, FairLimiter]()
+        self._of_pods = WeakValueDictionary[str, trio.CapacityLimiter]()
+        """By their uids."""
 
     async def dial(self, host: str, port: int, share: ProbeShare) -> socket.socket:
         """Connect; the socket does not block. Raises DialError.
@@ -92,11 +96,13 @@ class Dialer:
         if "\0" in host:
             # The C library would look up what is before it, which is another host.
             raise DialError(f"dial tcp: lookup {host}: no such host")
-        of_name = self._of_names.setdefault(host, trio.CapacityLimiter(LOOKUPS_OF_A_NAME))
-        limits = _NameAndPod(of_name, self._lookups.share_of(share))
         try:
             return await run_in_thread_now(
-                _addresses, host, port, limiter=limits.as_limiter(), abandon_on_cancel=True
+                _addresses,
+                host,
+                port,
+                limiter=self._slots(host, share).as_limiter(),
+                abandon_on_cancel=True,
             )
         except NoThreadError as error:
             raise DialError(f"dial tcp: lookup {host}: {error}", is_local=True) from error
@@ -106,31 +112,44 @@ class Dialer:
                 raise DialError(words, is_local=True) from error
             raise DialError(f"dial tcp: lookup {host}: no such host") from error
 
+    def _slots(self, host: str, share: ProbeShare) -> "_LookupSlots":
+        of_name = self._of_names.setdefault(
+            host, FairLimiter(LOOKUPS_OF_A_NAME, LOOKUPS_OF_A_NAME_BY_A_NAMESPACE)
+        )
+        return _LookupSlots(
+            self._of_pods.setdefault(share.uid, trio.CapacityLimiter(LOOKUPS_OF_A_POD)),
+            of_name.share_of(share),
+            self._lookups.share_of(share),
+        )
+
 
 @frozen
-class _NameAndPod:
-    """A slot of a name and one of a pod's share, both held until the thread has ended."""
+class _LookupSlots:
+    """The slots of one lookup, all of them held until its thread has ended.
 
-    _of_name: trio.CapacityLimiter
-    _of_pod: Share
+    They are taken in the order of the fields: who waits for one holds only what fewer share.
+    """
+
+    _of_pod: trio.CapacityLimiter
+    _of_name: Share
+    _of_all: Share
 
     def as_limiter(self) -> trio.CapacityLimiter:
         """The methods that trio asks of a limiter are here; it types one as its own class."""
         return cast("trio.CapacityLimiter", self)
 
     async def acquire_on_behalf_of(self, holder: object) -> None:
-        """Wait for both; who waits for the name's takes none of its pod's."""
-        await self._of_name.acquire_on_behalf_of(holder)
-        try:
-            await self._of_pod.acquire_on_behalf_of(holder)
-        except BaseException:
-            self._of_name.release_on_behalf_of(holder)
-            raise
+        """Wait for all of them. Cancelled, none is held."""
+        with ExitStack() as held:
+            for slot in (self._of_pod, self._of_name, self._of_all):
+                await slot.acquire_on_behalf_of(holder)
+                held.callback(slot.release_on_behalf_of, holder)
+            held.pop_all()
 
     def release_on_behalf_of(self, holder: object) -> None:
-        """Give both back."""
-        self._of_pod.release_on_behalf_of(holder)
-        self._of_name.release_on_behalf_of(holder)
+        """Give all of them back."""
+        for slot in (self._of_all, self._of_name, self._of_pod):
+            slot.release_on_behalf_of(holder)
 
 
 async def _connect_first_of(first: Sequence[Address], other: Sequence[Address]) -> socket.socket:

@@ -1,8 +1,6 @@
 """The httpGet probe against real servers: what succeeds, what fails, and in which words."""
 
-import socket
 import sys
-import threading
 from contextlib import suppress
 
 import h11
@@ -24,13 +22,7 @@ from tests.unit.pod_clients.servers import (
     serving,
 )
 from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction, HTTPHeader, IntOrString
-from trio_kubelet.pod_clients.dial import (
-    LOOKUPS_OF_A_NAME,
-    LOOKUPS_OF_A_NAMESPACE,
-    LOOKUPS_OF_A_POD,
-    Dialer,
-    DialError,
-)
+from trio_kubelet.pod_clients.dial import Dialer
 from trio_kubelet.pod_clients.http import HEAD_TIMEOUT, HttpProber, may_be_kept, plain_response
 from trio_kubelet.pod_clients.result import (
     OUTPUT_LIMIT_BYTES,
@@ -295,49 +287,6 @@ async def test_a_name_with_a_zero_byte_is_no_other_host(scheme: str) -> None:
     assert came.output.endswith(": no such host")
 
 
-async def test_a_name_is_looked_up_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, asked = threading.get_ident(), []
-    known = socket.getaddrinfo
-
-    def look_up(host: str, *args: object, **kwargs: object) -> object:
-        asked.append((host, threading.get_ident() == loop))
-        return known(LOOPBACK, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    async with serving(answer(http(200))) as port:
-        assert (await ask(port, host="web.example")).outcome is ProbeOutcome.SUCCESS
-    assert ("web.example", False) in asked
-
-
-async def test_a_name_whose_lookup_hangs_holds_up_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ends, asked = threading.Event(), []
-    known = socket.getaddrinfo
-
-    def look_up(host: str, *args: object, **kwargs: object) -> object:
-        asked.append(host)
-        if host == "hangs.example":
-            ends.wait(2 * PATIENCE_SECONDS)
-        return known(LOOPBACK, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    dialer = Dialer()
-    try:
-        async with serving(answer(http(200))) as port, trio.open_nursery() as nursery:
-            for number in range(100):
-                share = ProbeShare(f"uid-{number % 20}")
-                nursery.start_soon(dialer.dial, "hangs.example", port, share)
-            with trio.fail_after(PATIENCE_SECONDS):
-                while "hangs.example" not in asked:
-                    await trio.lowlevel.checkpoint()
-                (await dialer.dial("web.example", port, ProbeShare("other"))).close()
-            nursery.cancel_scope.cancel()
-    finally:
-        ends.set()
-    assert asked.count("hangs.example") <= LOOKUPS_OF_A_NAME
-
-
 @pytest.mark.parametrize(
     ("head", "body", "plain"),
     [
@@ -385,55 +334,6 @@ def test_a_plain_response_says_what_h11_says() -> None:
 def test_no_response_takes_long_to_be_found_not_plain() -> None:
     for part in (b"a", b" ", b"a:b\r\n", b"\t"):
         assert plain_response(b"HTTP/1.1 200 OK\r\n" + part * 16384) is None
-
-
-@pytest.mark.parametrize(("pods", "lookups"), [(1, LOOKUPS_OF_A_POD), (50, LOOKUPS_OF_A_NAMESPACE)])
-async def test_names_that_hang_take_no_more_threads_than_their_pods_have(
-    monkeypatch: pytest.MonkeyPatch, pods: int, lookups: int
-) -> None:
-    ends, asked = threading.Event(), []
-    known = socket.getaddrinfo
-
-    def look_up(host: str, *args: object, **kwargs: object) -> object:
-        asked.append(host)
-        if host.startswith("hangs"):
-            ends.wait(2 * PATIENCE_SECONDS)
-        return known(LOOPBACK, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-
-    def hanging() -> int:
-        return sum(host.startswith("hangs") for host in asked)
-
-    dialer = Dialer()
-    hostile = [ProbeShare(f"hostile-{number}", "hostile") for number in range(pods)]
-    try:
-        async with serving(answer(http(200))) as port, trio.open_nursery() as nursery:
-            for number in range(100):
-                share = hostile[number % pods]
-                nursery.start_soon(dialer.dial, f"hangs-{number}.example", port, share)
-            with trio.fail_after(PATIENCE_SECONDS):
-                while hanging() < lookups:
-                    await trio.lowlevel.checkpoint()
-                (await dialer.dial("web.example", port, ProbeShare("good", "good"))).close()
-            nursery.cancel_scope.cancel()
-    finally:
-        ends.set()
-    assert hanging() == lookups
-
-
-async def test_a_lookup_for_which_no_thread_can_be_started_says_nothing_of_the_container(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(trio.to_thread, "run_sync", no_thread)
-    with pytest.raises(DialError, match="can't start new thread") as caught:
-        await Dialer().dial("web.example", 80, ProbeShare())
-    assert caught.value.is_local
-
-
-async def no_thread(*_: object, **__: object) -> None:
-    await trio.lowlevel.checkpoint()
-    raise RuntimeError("can't start new thread")
 
 
 async def test_more_informational_responses_than_five_are_refused() -> None:
