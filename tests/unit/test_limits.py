@@ -22,6 +22,7 @@ from trio_kubelet.logs import lines as log_lines
 from trio_kubelet.logs import query
 from trio_kubelet.logs import reader as log_reader
 from trio_kubelet.plugins import registry, sockets
+from trio_kubelet.pod_clients import http2, http_messages
 from trio_kubelet.references import kept_bytes, object_references, watched
 from trio_kubelet.runtime.config import environment, expansion, labels
 from trio_kubelet.runtime.images import credentials, use_records
@@ -131,6 +132,17 @@ NAMED = {
     "Text in one file": [number(documents.MAX_CHARACTERS // MIB)],
     "Config maps of one pod": [number(object_references.MAX_OBJECTS)],
     "Memory of the config maps": [mib(kept_bytes.MOST_BYTES_OF_NAMESPACE)],
+    "Heads of all responses": [
+        kib(http_messages.HEAD_LIMIT_BYTES),
+        number(http_messages.MOST_HEADER_LINES),
+    ],
+    "Informational (1xx) responses": [number(http_messages.MOST_INFORMATIONAL)],
+    "Frames of HTTP/2 and gRPC": [
+        number(http2.MOST_FRAMES),
+        number(http2.BYTES_OF_SETTINGS),
+        kib(http2.ANSWER_LIMIT_BYTES),
+        kib(http2.PIECE_BYTES),
+    ],
     "What the server of `staticPodURL`": [mib(manifests.MAX_MANIFEST_BYTES)],
     "Watches of config maps": [
         number(watched.MOST_WATCHES),

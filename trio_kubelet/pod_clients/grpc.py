@@ -33,12 +33,14 @@ from h2.exceptions import ProtocolError
 from trio_kubelet.k8s import Duration, GRPCAction
 from trio_kubelet.pod_clients.dial import Dialer, DialError, host_port
 from trio_kubelet.pod_clients.http2 import (
+    PIECE_BYTES,
     STREAM,
     GoAway,
     ServerFrames,
     TooManyFramesError,
     error_name,
 )
+from trio_kubelet.pod_clients.http_messages import Heads, HttpError
 from trio_kubelet.pod_clients.result import (
     OUTPUT_LIMIT_BYTES,
     USER_AGENT,
@@ -48,7 +50,7 @@ from trio_kubelet.pod_clients.result import (
     failure,
 )
 from trio_kubelet.pod_clients.share import ProbeShare
-from trio_kubelet.pod_clients.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
+from trio_kubelet.pod_clients.stream import ProbeStream, ProbeStreamError
 from trio_kubelet.rpc import Code, code_of_reset, rpc_words
 
 METHOD = "/grpc.health.v1.Health/Check"
@@ -174,7 +176,7 @@ class _Call:
             request = make(self.authority, self.timeout_seconds, service)
             await stream.send_all(request)
             return await self._read(stream)
-        except TooManyFramesError as error:
+        except (TooManyFramesError, HttpError) as error:
             raise CallError(Code.RESOURCE_EXHAUSTED, TOO_LONG, by_server=True) from error
         except (ProtocolError, UnicodeError) as error:
             raise CallError(Code.UNAVAILABLE, f"connection error: {error}") from error
@@ -187,12 +189,13 @@ class _Call:
         """The status, from what is known of the bytes that come.
 
         Where they are too many, or wrong, h2 reads them from the first on. Raises CallError,
-        ProtocolError, UnicodeError and ProbeStreamError.
+        HttpError, ProtocolError, UnicodeError and ProbeStreamError.
         """
         received, replied = b"", 0
         for _ in range(KNOWN_READS):
             received += await _some(stream)
-            known = _known(received) if len(received) <= KNOWN_BYTES else None
+            with self.share.working():
+                known = _known(received) if len(received) <= KNOWN_BYTES else None
             if known is None:
                 break
             self.is_connected = known.is_connected
@@ -200,9 +203,14 @@ class _Call:
                 return known.status
             await stream.send_all(known.reply[replied:])
             replied = len(known.reply)
-        conversation, read_bytes = _Conversation(self), 0
+        with self.share.working():
+            conversation, read_bytes = _Conversation(), 0
         while True:
-            conversation.take(received)
+            try:
+                with self.share.working():
+                    conversation.take(received)
+            finally:
+                self.is_connected = conversation.is_connected
             read_bytes += len(received)
             if read_bytes > CALL_LIMIT_BYTES:
                 raise CallError(Code.RESOURCE_EXHAUSTED, TOO_LONG, by_server=True)
@@ -214,7 +222,7 @@ class _Call:
 
 async def _some(stream: ProbeStream) -> bytes:
     """The next bytes, never none. Raises CallError and ProbeStreamError."""
-    if received := await stream.receive_some(RECEIVE_BYTES):
+    if received := await stream.receive_some(PIECE_BYTES):
         return received
     raise CallError(Code.UNAVAILABLE, "error reading from server: EOF")
 
@@ -271,37 +279,38 @@ class _Known:
 @lru_cache(maxsize=KNOWN_CALLS)
 def _known(received: bytes) -> _Known | None:
     """The events in all that has come on a connection; None where something is wrong with it."""
-    peer = _Call("", 0, ProbeShare())
-    conversation = _Conversation(peer)
+    conversation = _Conversation()
     try:
         conversation.take(received)
         status = conversation.status() if conversation.has_ended else None
-    except (CallError, ProtocolError, UnicodeError):
+    except (CallError, HttpError, ProtocolError, UnicodeError):
         return None
     reply = conversation.h2.data_to_send()
-    return _Known(is_connected=peer.is_connected, reply=reply, status=status)
+    return _Known(is_connected=conversation.is_connected, reply=reply, status=status)
 
 
 class _Conversation:
-    """The steps after a request that was sent, whatever it was."""
+    """The steps after a request that was sent, whatever it was.
 
-    def __init__(self, call: _Call) -> None:
+    `is_connected`: the peer has shown that it is a server of HTTP/2.
+    """
+
+    def __init__(self) -> None:
         self.h2 = _asking("localhost", 1, "")
         self.h2.data_to_send()
-        self._frames = ServerFrames(self.h2, call.share)
-        self.has_ended = False
-        self._call = call
+        self._frames = ServerFrames(self.h2, Heads())
+        self.is_connected = self.has_ended = False
         self._data = b""
         self._headers: dict[str, str] = {}
 
     def take(self, received: bytes) -> None:
-        """Go on with what has come. Raises CallError, ProtocolError and UnicodeError.
+        """Go on with what has come. Raises CallError, HttpError, ProtocolError and UnicodeError.
 
         What comes behind the answer does not matter.
         """
         for event in self._frames.take(received):
             if isinstance(event, RemoteSettingsChanged):
-                self._call.is_connected = True
+                self.is_connected = True
             elif isinstance(event, DataReceived):
                 self._data += event.data
             elif isinstance(event, (ResponseReceived, TrailersReceived)):

@@ -19,10 +19,13 @@ from attrs import define, field
 
 from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction
 from trio_kubelet.pod_clients.dial import Dialer, DialError, host_port
-from trio_kubelet.pod_clients.http2 import PROTOCOL, Http2Get
+from trio_kubelet.pod_clients.http2 import PIECE_BYTES, PROTOCOL, Http2Get
 from trio_kubelet.pod_clients.http_messages import (
+    HEAD_LIMIT_BYTES,
+    MOST_HEADER_LINES,
     MOST_REDIRECTS,
     REDIRECTS,
+    Heads,
     HttpError,
     HttpRequest,
     ProbeResponse,
@@ -48,16 +51,10 @@ from trio_kubelet.pod_clients.stream import (
     probe_tls,
 )
 
-HEAD_LIMIT_BYTES = 64 * 1024
-"""The most that is read until a response's head is complete, with informational ones before it."""
 OK, NO_CONTENT, MULTIPLE_CHOICES, NOT_MODIFIED, BAD_REQUEST = 200, 204, 300, 304, 400
 KNOWN_REQUESTS = 1024
 KNOWN_REQUEST_BYTES = 2048
 """Larger requests are made anew with each run: what is kept outlives its pod."""
-MOST_INFORMATIONAL = 5
-"""Responses before the one that counts, in a run, as in Go's client."""
-MOST_HEADER_LINES = 1000
-"""Of a request; of all responses in a run, which redirects lead to."""
 MOST_PIECES = 256
 """Chunks, or frames, of a body: what is read of it is for people, and need not be all."""
 MOST_BODY_BYTES = 64 * 1024
@@ -86,12 +83,6 @@ BODY_TIMEOUT = (
 )
 PLAIN_ANSWER = "http: server gave HTTP response to HTTPS client"
 BROKEN = "net/http: HTTP/1.x transport connection broken"
-HEAD_TOO_LONG = (
-    f"{BROKEN}: net/http: server response headers exceeded {HEAD_LIMIT_BYTES} bytes; aborted"
-)
-TOO_MANY_LINES = (
-    f"{BROKEN}: net/http: server response headers exceeded {MOST_HEADER_LINES} lines; aborted"
-)
 
 
 class HttpProber:
@@ -173,9 +164,7 @@ class _Run:
     request: HttpRequest
     share: ProbeShare
     has_head: bool = field(default=False, init=False)
-    _head_bytes: int = field(default=0, init=False)
-    _head_lines: int = field(default=0, init=False)
-    _informational: int = field(default=0, init=False)
+    _heads: Heads = field(factory=Heads, init=False)
 
     async def get(self) -> ProbeResponse:
         """Ask, and follow redirects on the same host.
@@ -230,12 +219,14 @@ class _Run:
         return await over_probe_tls(raw, self.tls, self.request.host, self.share)
 
     async def _get_over_http2(self, stream: trio.abc.Stream) -> ProbeResponse:
-        get = Http2Get(self.request, self.share)
+        with self.share.working():
+            get = Http2Get(self.request, self._heads)
         while not get.is_over:
             await stream.send_all(get.to_send())
-            received = bytes(await stream.receive_some(RECEIVE_BYTES))
+            received = bytes(await stream.receive_some(PIECE_BYTES))
             try:
-                get.take(received)
+                with self.share.working():
+                    get.take(received)
             finally:
                 self.has_head = get.status != 0
         return get.response()
@@ -271,9 +262,7 @@ class _Run:
             elif event.status_code >= OK or event.status_code == SWITCHING_PROTOCOLS:
                 head, self.has_head = event, True
             else:
-                self._informational += 1
-                if self._informational > MOST_INFORMATIONAL:
-                    raise HttpError("net/http: too many 1xx informational responses")
+                self._heads.take_informational()
         assert head is not None, "a body follows a head"
         return ProbeResponse(
             status=head.status_code, headers=head.headers, body=body[:OUTPUT_LIMIT_BYTES]
@@ -281,14 +270,12 @@ class _Run:
 
     def _count_head(self, received: bytes) -> None:
         """Heads of all responses in a run are read so far. Raises HttpError."""
-        self._head_bytes += len(received)
         lines = received.count(b"\n")
-        self._head_lines += lines
         self.share.use(lines * LINE_SECONDS)
-        if self._head_bytes > HEAD_LIMIT_BYTES:
-            raise HttpError(HEAD_TOO_LONG)
-        if self._head_lines > MOST_HEADER_LINES:
-            raise HttpError(TOO_MANY_LINES)
+        try:
+            self._heads.take(len(received), lines)
+        except HttpError as error:
+            raise HttpError(f"{BROKEN}: {error}") from error
 
 
 def _conversation() -> h11.Connection:

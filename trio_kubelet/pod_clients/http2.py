@@ -16,21 +16,33 @@ from attrs import frozen
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset
+from h2.events import (
+    DataReceived,
+    Event,
+    InformationalResponseReceived,
+    PushedStreamReceived,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+)
 from h2.exceptions import FrameTooLargeError, ProtocolError
 from h2.settings import SettingCodes, Settings
 
-from trio_kubelet.pod_clients.http_messages import HttpError, HttpRequest, ProbeResponse
+from trio_kubelet.pod_clients.http_messages import Heads, HttpError, HttpRequest, ProbeResponse
 from trio_kubelet.pod_clients.result import OUTPUT_LIMIT_BYTES
-from trio_kubelet.pod_clients.share import FRAME_SECONDS, ProbeShare
 
 MOST_FRAMES = 256
 """Of all kinds, until a response has ended: each costs as much as hundreds of bytes."""
+PIECE_BYTES = 1024
+"""The most that is taken in one turn: a frame has nine bytes, a header field may have one."""
+BYTES_OF_SETTINGS = 32
+"""So many of settings count as a frame."""
 STREAM = 1
 """The stream of a request that is the only one of its connection."""
 # RFC 9113, 4.1 and 6.8: a frame begins with its length, its type, flags and stream.
 _HEAD = struct.Struct(">BHBxL")
-_GO_AWAY_TYPE, _GO_AWAY = 7, struct.Struct(">LL")
+_SETTINGS_TYPE, _GO_AWAY_TYPE, _GO_AWAY = 4, 7, struct.Struct(">LL")
 _STREAM_MASK = 2**31 - 1
 _NAMES = {each.value: each.name for each in ErrorCodes}
 
@@ -45,6 +57,12 @@ _SETTINGS = {
 }
 _OF_HTTP_1 = frozenset(
     {"connection", "host", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"}
+)
+_HEADS = (
+    InformationalResponseReceived,
+    PushedStreamReceived,
+    ResponseReceived,
+    TrailersReceived,
 )
 _STATUS = re.compile(rb"\d{3}")
 
@@ -67,17 +85,17 @@ class GoAway:
 class ServerFrames:
     """Reads what a server sends on a connection; `h2` is the client's side of it.
 
-    The work counts as that of the pod that has the share.
+    What responses have of headers is counted in `heads`.
     """
 
-    def __init__(self, h2: H2Connection, share: ProbeShare) -> None:
+    def __init__(self, h2: H2Connection, heads: Heads) -> None:
         self._h2 = h2
-        self._share = share
+        self._heads = heads
         self._unread = bytearray()
         self._frames = 0
 
     def take(self, received: bytes) -> Iterator[Event | GoAway]:
-        """Go on with what has come, as far as the caller does. Raises ProtocolError.
+        """Go on with what has come, as far as the caller does. Raises ProtocolError and HttpError.
 
         Raises UnicodeError, too, where `h2` decodes headers.
         """
@@ -90,8 +108,7 @@ class ServerFrames:
             end = _HEAD.size + size
             if len(self._unread) < end:
                 return
-            self._frames += 1
-            self._share.use(FRAME_SECONDS)
+            self._frames += 1 + (size // BYTES_OF_SETTINGS if kind == _SETTINGS_TYPE else 0)
             if self._frames > MOST_FRAMES:
                 raise TooManyFramesError(f"more than {MOST_FRAMES} frames")
             frame = bytes(self._unread[:end])
@@ -99,7 +116,17 @@ class ServerFrames:
             if kind == _GO_AWAY_TYPE and size >= _GO_AWAY.size and not stream & _STREAM_MASK:
                 yield _go_away(frame[_HEAD.size :])
             else:
-                yield from self._h2.receive_data(frame)
+                for event in self._h2.receive_data(frame):
+                    self._count(event)
+                    yield event
+
+    def _count(self, event: Event) -> None:
+        """Count the headers of all responses. Raises HttpError."""
+        if isinstance(event, _HEADS):
+            fields = event.headers or ()
+            self._heads.take(sum(len(name) + len(value) for name, value in fields), len(fields))
+        if isinstance(event, InformationalResponseReceived):
+            self._heads.take_informational()
 
 
 def _go_away(content: bytes) -> GoAway:
@@ -120,7 +147,7 @@ class Http2Get:
     `status` is 0 until the head of the response has come, `is_over` when no more is wanted.
     """
 
-    def __init__(self, request: HttpRequest, share: ProbeShare) -> None:
+    def __init__(self, request: HttpRequest, heads: Heads) -> None:
         self.status = 0
         self.is_over = False
         self._headers: Sequence[tuple[bytes, bytes]] = ()
@@ -130,7 +157,7 @@ class Http2Get:
         self._h2 = H2Connection(_CONFIGURATION)
         self._h2.local_settings = Settings(client=True, initial_values=_SETTINGS)
         self._h2.initiate_connection()
-        self._frames = ServerFrames(self._h2, share)
+        self._frames = ServerFrames(self._h2, heads)
         lines = [(name.lower(), value) for name, value in request.lines]
         head = (
             (":authority", next(value for name, value in lines if name == "host")),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote, urljoin, urlsplit
 
-from attrs import evolve, frozen
+from attrs import define, evolve, frozen
 
 from trio_kubelet.foreign_text import is_unicode
 from trio_kubelet.k8s import Container, HTTPGetAction
@@ -17,6 +17,12 @@ from trio_kubelet.pod_clients.dial import host_port, port_number
 from trio_kubelet.pod_clients.result import USER_AGENT
 
 MOST_REDIRECTS = 10
+MOST_INFORMATIONAL = 5
+"""Responses before the one that counts, in a run, as in Go's client."""
+MOST_HEADER_LINES = 1000
+"""Of a request; of all responses in a run, which redirects lead to."""
+HEAD_LIMIT_BYTES = 64 * 1024
+"""The most that is read until a response's head is complete, with informational ones before it."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 PORTS: Mapping[str, int] = {"http": 80, "https": 443}
 _PATH_SAFE = "/!$&'()*+,;=:@~%"
@@ -29,6 +35,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _NO_HEADER_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _PADDING = " \t"
+_HEADS_TOO_LONG = "net/http: server response headers exceeded {}; aborted"
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -180,6 +187,30 @@ class HttpError(Exception):
         super().__init__(message)
         self.is_local = is_local
         self.cut_off = cut_off
+
+
+@define
+class Heads:
+    """The heads of all responses in a run, as far as they were read. Too many are an HttpError."""
+
+    _bytes: int = 0
+    _lines: int = 0
+    _informational: int = 0
+
+    def take(self, size: int, lines: int) -> None:
+        """Count some of a head."""
+        self._bytes += size
+        self._lines += lines
+        if self._bytes > HEAD_LIMIT_BYTES:
+            raise HttpError(_HEADS_TOO_LONG.format(f"{HEAD_LIMIT_BYTES} bytes"))
+        if self._lines > MOST_HEADER_LINES:
+            raise HttpError(_HEADS_TOO_LONG.format(f"{MOST_HEADER_LINES} lines"))
+
+    def take_informational(self) -> None:
+        """Count a response before the one that counts."""
+        self._informational += 1
+        if self._informational > MOST_INFORMATIONAL:
+            raise HttpError("net/http: too many 1xx informational responses")
 
 
 @frozen(kw_only=True)

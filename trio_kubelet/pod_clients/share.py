@@ -1,12 +1,15 @@
 """The shares of the node for probes: lookups of names, and time of the event loop.
 
 What a container answers costs the node more than the container: a frame of nine bytes is 40
-microseconds of the event loop. So the work that answers make is counted, by what it is known to
-cost, and a pod whose probes have used up what is theirs waits before its next ones run. So do the
-pods of a namespace that has used up its own, and they take turns: a tenant may have many pods.
-Others do not notice.
+microseconds of the event loop. So the work that answers make is counted, by what it took or is
+known to cost, and a pod whose probes have used up what is theirs waits before its next ones run. So
+do the pods of a namespace that has used up its own, and they take turns: a tenant may have many
+pods. Others do not notice.
 """
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
 import structlog
@@ -28,7 +31,6 @@ NAMESPACE_SHARE = 0.25
 NAMESPACE_SAVED_SECONDS = 1.0
 """For all pods of a namespace: five that use up theirs, or 500 ordinary probes a second."""
 READ_SECONDS = 30e-6
-FRAME_SECONDS = 40e-6
 LINE_SECONDS = 5e-6
 PIECE_SECONDS = 15e-6
 REDIRECT_SECONDS = 2e-3
@@ -101,6 +103,15 @@ class ProbeShare:
         """Count work that was done for the pod."""
         self._budget.use(seconds)
         self._shared.budget.use(seconds)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Work for the pod in the block, which does not wait; its CPU time is counted."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self.use(time.thread_time() - began)
 
     async def wait(self) -> None:
         """Return when the pod may run a probe, and count the run. Cancelled, nothing has changed.

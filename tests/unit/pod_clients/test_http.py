@@ -208,8 +208,8 @@ async def test_a_head_without_an_end_is_not_read_for_ever(
 async def test_a_server_that_floods_the_probe_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for limit in ("http.HEAD_LIMIT_BYTES", "http.MOST_INFORMATIONAL", "http.MOST_HEADER_LINES"):
-        monkeypatch.setattr(f"trio_kubelet.pod_clients.{limit}", sys.maxsize // 2)
+    for limit in ("HEAD_LIMIT_BYTES", "MOST_INFORMATIONAL", "MOST_HEADER_LINES"):
+        monkeypatch.setattr(f"trio_kubelet.pod_clients.http_messages.{limit}", sys.maxsize // 2)
     monkeypatch.setattr("trio_kubelet.pod_clients.stream.MOST_BYTES", sys.maxsize)
     with flooding(b"", CONTINUE * 1000) as (port, begun):
         assert await lets_others_run(lambda: ask(port), begun)

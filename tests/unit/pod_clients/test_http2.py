@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -22,14 +23,13 @@ from tests.unit.pod_clients.servers import (
 from tests.unit.pod_clients.test_http import ask
 from trio_kubelet.k8s import HTTPHeader
 from trio_kubelet.pod_clients.http2 import ANSWER_LIMIT_BYTES, Http2Get
-from trio_kubelet.pod_clients.http_messages import HttpError, HttpRequest
+from trio_kubelet.pod_clients.http_messages import Heads, HttpError, HttpRequest
 from trio_kubelet.pod_clients.result import (
     OUTPUT_LIMIT_BYTES,
     ProbeError,
     ProbeOutcome,
     ProbeResult,
 )
-from trio_kubelet.pod_clients.share import ProbeShare
 
 Answer = Callable[[H2Connection, int], None]
 NO_PUSH, PUSH = b"\0\2\0\0\0\0", b"\0\2\0\0\0\1"
@@ -158,7 +158,7 @@ async def test_a_server_is_asked_to_push_nothing() -> None:
 
 
 def test_what_a_server_pushes_is_not_its_response() -> None:
-    get, server = Http2Get(REQUEST, ProbeShare()), H2Connection(H2Configuration(client_side=False))
+    get, server = Http2Get(REQUEST, Heads()), H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
     server.receive_data(get.to_send().replace(NO_PUSH, PUSH))
     asked = (":method", "GET"), (":path", "/x"), (":scheme", "https"), (":authority", "web")
@@ -172,7 +172,7 @@ def test_what_a_server_pushes_is_not_its_response() -> None:
 @pytest.mark.parametrize("last_stream", [1, 2**31 - 1])
 @pytest.mark.parametrize("size", [1, 4096])
 def test_a_server_may_take_its_leave_before_it_responds(last_stream: int, size: int) -> None:
-    get, server = Http2Get(REQUEST, ProbeShare()), H2Connection(H2Configuration(client_side=False))
+    get, server = Http2Get(REQUEST, Heads()), H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
     server.receive_data(get.to_send())
     begun = server.data_to_send() + goodbye(last_stream)
@@ -185,7 +185,7 @@ def test_a_server_may_take_its_leave_before_it_responds(last_stream: int, size: 
 
 
 def test_a_server_that_takes_its_leave_and_does_not_respond_fails() -> None:
-    get = Http2Get(REQUEST, ProbeShare())
+    get = Http2Get(REQUEST, Heads())
     get.take(b"\0\0\0\4\0\0\0\0\0" + goodbye(1, debug=b"restart"))
     words = 'GOAWAY .*LastStreamID=1, ErrCode=NO_ERROR, debug="restart"'
     with pytest.raises(HttpError, match=words) as caught:
@@ -222,27 +222,27 @@ async def test_a_body_that_breaks_off_is_an_error(what: Answer, words: str) -> N
 )
 def test_what_is_no_answer_ends_the_request(received: bytes, words: str) -> None:
     with pytest.raises(HttpError, match=words):
-        Http2Get(REQUEST, ProbeShare()).take(received)
+        Http2Get(REQUEST, Heads()).take(received)
 
 
 def whole_answer() -> bytes:
     server = H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
-    server.receive_data(Http2Get(REQUEST, ProbeShare()).to_send())
+    server.receive_data(Http2Get(REQUEST, Heads()).to_send())
     says("200", b"fine")(server, 1)
     return server.data_to_send()
 
 
 @pytest.mark.parametrize("behind", [goodbye(0, 1), b"\0\0\1\0\0\0\0\0\0x"])
 def test_what_comes_behind_a_response_does_not_matter(behind: bytes) -> None:
-    get = Http2Get(REQUEST, ProbeShare())
+    get = Http2Get(REQUEST, Heads())
     get.take(whole_answer() + behind)
     assert get.is_over
     assert (get.response().status, get.response().body) == (200, b"fine")
 
 
 def test_an_answer_means_the_same_in_however_many_pieces_it_comes() -> None:
-    get = Http2Get(REQUEST, ProbeShare())
+    get = Http2Get(REQUEST, Heads())
     for byte in whole_answer():
         get.take(bytes([byte]))
     assert get.is_over
@@ -251,8 +251,7 @@ def test_an_answer_means_the_same_in_however_many_pieces_it_comes() -> None:
 
 @pytest.mark.parametrize("frame", ["SETTINGS", "PING"])
 def test_a_server_that_sends_frame_after_frame_is_refused(frame: str) -> None:
-    share = ProbeShare()
-    get, server = Http2Get(REQUEST, share), H2Connection(H2Configuration(client_side=False))
+    get, server = Http2Get(REQUEST, Heads()), H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
     server.receive_data(get.to_send())
     get.take(server.data_to_send())
@@ -261,3 +260,67 @@ def test_a_server_that_sends_frame_after_frame_is_refused(frame: str) -> None:
     with pytest.raises(HttpError, match="ENHANCE_YOUR_CALM"):
         get.take(empty * 1600)
     assert not is_too_long(time.thread_time() - began)
+
+
+def frame(kind: int, content: bytes, flags: int = 0, stream: int = 0) -> bytes:
+    return len(content).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + content
+
+
+def informational(fields: int, number: int = 1) -> bytes:
+    """Responses whose heads have so many fields each, a byte a field, as HPACK has them."""
+    head = b"\x08\x03103" + b"\x40\1a\0" + b"\xbe" * (fields - 2)
+    return frame(1, head, 4, 1) * number
+
+
+def settings(number: int) -> bytes:
+    return frame(4, b"".join(each.to_bytes(2) + bytes(4) for each in range(100, 100 + number)))
+
+
+LARGE = frame(1, b"\x08\x03103\x40\1a\x7f\xbd\x1d" + b"x" * 3900 + b"\xbe" * 8, 4, 1)
+"""A response whose head has 35 kB: nine times the same field."""
+EARLY, LONG = "too many 1xx informational responses", "headers exceeded 1000 lines; aborted"
+
+
+@pytest.mark.parametrize(
+    ("received", "words"),
+    [
+        (informational(2, 6), EARLY),
+        (informational(1001), LONG),
+        (informational(600, 2), LONG),
+        (informational(1900, 34), LONG),
+        (LARGE * 2, "headers exceeded 65536 bytes; aborted"),
+        (settings(2700), "ENHANCE_YOUR_CALM"),
+        (settings(100) * 16, "ENHANCE_YOUR_CALM"),
+    ],
+)
+def test_a_server_whose_heads_or_settings_are_too_many_is_refused(
+    received: bytes, words: str
+) -> None:
+    get = Http2Get(REQUEST, Heads())
+    get.take(frame(4, b""))
+    with pytest.raises(HttpError, match=words):
+        get.take(received)
+    assert not get.is_over
+
+
+def test_heads_are_counted_over_all_responses_of_a_run() -> None:
+    heads = Heads()
+    for number, words in ((5, ""), (1, EARLY)):
+        get = Http2Get(REQUEST, heads)
+        get.take(frame(4, b""))
+        with pytest.raises(HttpError, match=words) if words else nullcontext():
+            get.take(informational(2, number))
+    heads = Heads()
+    for words in ("", LONG):
+        get = Http2Get(REQUEST, heads)
+        get.take(frame(4, b""))
+        with pytest.raises(HttpError, match=words) if words else nullcontext():
+            get.take(informational(501))
+
+
+def test_a_few_heads_and_settings_are_as_usual() -> None:
+    get = Http2Get(REQUEST, Heads())
+    get.take(settings(30) + informational(150, 5))
+    get.take(frame(1, b"\x88", 5, 1))
+    assert get.is_over
+    assert get.response().status == 200

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lab.probe_targets import grpc_answer
 from tests.unit.pod_clients.servers import goodbye
 from trio_kubelet.pod_clients.http2 import STREAM, ServerFrames
-from trio_kubelet.pod_clients.share import ProbeShare
+from trio_kubelet.pod_clients.http_messages import Heads, HttpError
 
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 ANSWER = SETTINGS + (grpc_answer("ok", STREAM) or b"")
@@ -42,12 +42,12 @@ def meaning(pieces: Iterable[bytes]) -> Iterator[str]:
         [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "a")],
         end_stream=True,
     )
-    reader = ServerFrames(client, ProbeShare())
+    reader = ServerFrames(client, Heads())
     try:
         for piece in pieces:
             for event in reader.take(piece):
                 yield repr(event)
-    except (ProtocolError, UnicodeError) as error:
+    except (HttpError, ProtocolError, UnicodeError) as error:
         yield repr(error)
 
 
