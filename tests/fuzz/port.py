@@ -44,6 +44,7 @@ from trio_kubelet.runtime.observed import (
     ObservedState,
 )
 from trio_kubelet.server import (
+    AnswerWriters,
     Limits,
     Route,
     healthz_routes,
@@ -230,7 +231,8 @@ def _routes(root: Path, runtime: Any, nursery: trio.Nursery) -> Sequence[Route]:
         enable_system_log_handler=False,
     )
     settings = Settings(configuration=configuration, options=NodeOptions(root_dir=str(root)))
-    cache = RuntimeCache()
+    cache, writers = RuntimeCache(), AnswerWriters()
+    nursery.start_soon(writers.run)
     cache.put(_observed(str(folder / "0.log")))
     pods = PodEndpoints(
         settings=settings,
@@ -238,6 +240,7 @@ def _routes(root: Path, runtime: Any, nursery: trio.Nursery) -> Sequence[Route]:
         clock=SystemClock(),
         cache=cache,
         runtime=runtime,
+        writers=writers,
         find_pod=lambda namespace, name: POD if (namespace, name) == ("ns", "p") else None,
     )
     node = NodeEndpoints(
@@ -246,12 +249,13 @@ def _routes(root: Path, runtime: Any, nursery: trio.Nursery) -> Sequence[Route]:
         clock=SystemClock(),
         journal=Journal(SystemClock()),
         loop_meter=LoopMeter(),
+        writers=writers,
     )
     journal = SystemdJournal("/nowhere/journalctl")
     logs = SystemLogs(queries=True, root=root / "log", journal=journal)
     switched_off = "/logs/{rest...}"
     return (
-        *pod_routes(lambda: [POD]),
+        *pod_routes(lambda: [POD], writers),
         *healthz_routes({"ping": lambda: "", "log": lambda: ""}),
         *pods.open(nursery),
         *(route for route in node.routes() if route.pattern != switched_off),

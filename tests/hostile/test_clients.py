@@ -1,5 +1,6 @@
 """What a client of the node's port can do without disturbing anybody."""
 
+import http.client
 import ssl
 import subprocess
 import sys
@@ -19,6 +20,13 @@ FOLLOWERS_OF_A_LOG = 50
 SILENT_READERS = 300
 LARGE_VALUE = "x" * 900_000
 LONG_LINE = b"2026-01-31T12:00:00.000000000Z stdout P " + b"x" * 16_000 + b"\n"
+
+
+SCRAPERS = 40
+SCRAPES = 20
+SCRAPED = ("/metrics", "/metrics/cadvisor", "/stats/summary", "/debug/journal")
+MOST_NEW_THREADS = 8
+"""Two that write; the others are of what the agent does beside, whose threads stay for a while."""
 
 
 @contextmanager
@@ -107,6 +115,30 @@ def test_followers_of_logs_that_never_stop_changing(victims: Victims, node_port:
         opened = connected(node_port, connections, user, ["127.0.0.1"] * len(paths))
         pairs = zip(opened, paths, strict=True)
         assert {ask(connection, path) for connection, path in pairs} == {200}
+
+
+def test_scrapers_who_never_stop_asking(victims: Victims, node_port: NodePort) -> None:
+    agent = Path(f"/proc/{victims.agent.pid}/task")
+    with attack(victims, node_port) as opened:
+        before = threads = len(list(agent.iterdir()))
+        user = node_port.context("user")
+        scrapers = [*connected(node_port, opened, user, ["127.0.0.1"] * SCRAPERS)]
+        for number in range(SCRAPES):
+            path = SCRAPED[number % len(SCRAPED)]
+            for connection in scrapers:
+                connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            for connection in scrapers:
+                assert answer_of(connection) == 200
+                threads = max(threads, len(list(agent.iterdir())))
+        assert threads - before <= MOST_NEW_THREADS
+
+
+def answer_of(connection: ssl.SSLSocket) -> int:
+    """Read an answer to its end; returns its status."""
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    response.read()
+    return response.status
 
 
 def test_long_answers_that_nobody_reads(victims: Victims, node_port: NodePort) -> None:

@@ -26,6 +26,7 @@ from trio_kubelet.pod_clients import http2, http_messages
 from trio_kubelet.references import kept_bytes, object_references, watched
 from trio_kubelet.runtime.config import environment, expansion, labels
 from trio_kubelet.runtime.images import credentials, use_records
+from trio_kubelet.server import writers
 from trio_kubelet.sources import manifests
 from trio_kubelet.status import conditions
 from trio_kubelet.sync.admission import node_features
@@ -109,6 +110,10 @@ NAMED = {
         number(deleted_files.MAX_FILES),
     ],
     "What clients have not taken yet": [mib(server.Limits().unsent_bytes)],
+    "Long answers that are written": [
+        number(writers.WRITERS),
+        f"one path has {writers.WRITERS_OF_PATH}",
+    ],
     "The pieces in which logs are read": [
         kib(log_reader.MOST_PIECE_BYTES),
         mib(log_reader.ALL_PIECES_BYTES),

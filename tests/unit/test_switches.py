@@ -60,6 +60,7 @@ async def answers(root: Path, gates: Mapping[str, bool], **fields: Any) -> Mappi
         agent = starting.agent
         handle = route_requests(agent.ports.routes(nursery))
         nursery.start_soon(agent.parts.stats.run)
+        nursery.start_soon(agent.parts.writers.run)
         for method, target in USUAL:
             path, _, query = target.partition("?")
             pair = query.replace("%20", " ").partition("=")

@@ -58,7 +58,6 @@ from trio_kubelet.stats.summary import stats_routes
 from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.resize_decisions import ResizeDecisions
-from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("metrics")
 
@@ -181,42 +180,41 @@ class Monitoring:
             "/metrics/probes": self._probes,
             "/metrics/resource": self._resource,
         }
-        return (*stats_routes(self._parts.stats, self._parts.node_name), *metrics_routes(scrapes))
+        parts = self._parts
+        return (
+            *stats_routes(parts.stats, parts.node_name, parts.writers),
+            *metrics_routes(scrapes, parts.writers),
+        )
 
     # Threads write what was put together: the lines of a pod of a thousand containers take long.
 
-    async def _resource(self) -> bytes:
-        return await run_in_thread(resource_metrics, await self._parts.stats.usage())
+    async def _resource(self) -> Callable[[], bytes]:
+        return partial(resource_metrics, await self._parts.stats.usage())
 
-    async def _cadvisor(self) -> bytes:
-        return await run_in_thread(
-            cadvisor_metrics, await self._parts.stats.detailed_usage(), self._parts.host.machine
-        )
+    async def _cadvisor(self) -> Callable[[], bytes]:
+        usage = await self._parts.stats.detailed_usage()
+        return partial(cadvisor_metrics, usage, self._parts.host.machine)
 
-    async def _agent(self) -> bytes:
+    async def _agent(self) -> Callable[[], bytes]:
         pods = {pod.uid: pod for pod in self._parts.cache.pods()}
         disks = await self._parts.stats.disks()
         used = [(pods[uid], disk) for uid, disk in disks.items() if uid in pods]
         state, measured = self._state(), self._parts.volume_usages.measured()
         registry, root = self._counter.counts.registry, self._parts.root
-        return await run_in_thread(
-            lambda: exposition(
-                [
-                    *families_of(registry.collect(), SHOWN_AS),
-                    *state_families(state),
-                    *log_families(used),
-                    *volume_families(measured),
-                    *process_families(),
-                    *pull_record_families(root),
-                ]
-            )
+        return lambda: exposition(
+            [
+                *families_of(registry.collect(), SHOWN_AS),
+                *state_families(state),
+                *log_families(used),
+                *volume_families(measured),
+                *process_families(),
+                *pull_record_families(root),
+            ]
         )
 
-    async def _probes(self) -> bytes:
+    async def _probes(self) -> Callable[[], bytes]:
         registry = self._counter.probe_counts.registry
-        return await run_in_thread(
-            lambda: exposition([*families_of(registry.collect(), {}), process_start_family()])
-        )
+        return lambda: exposition([*families_of(registry.collect(), {}), process_start_family()])
 
     def _finished(self, uid: str, incarnation: int) -> None:
         self._counter.finished(uid)

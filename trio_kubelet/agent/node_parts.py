@@ -77,6 +77,7 @@ from trio_kubelet.runtime.lifecycle.cpuset_reconciler import CpusetReconciler
 from trio_kubelet.runtime.lifecycle.resize_progress import ResizeProgress
 from trio_kubelet.runtime.lifecycle.start_limiter import default_start_limiter
 from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.server import AnswerWriters
 from trio_kubelet.sources import Source
 from trio_kubelet.stats import CgroupReader, PodPaths, StatsProvider, StatsSources
 from trio_kubelet.stats.cgroup_reader import SystemProcesses
@@ -189,7 +190,8 @@ class NodeParts:
             },
         )
 
-        # Measurements of the node and of what runs on it
+        # Measurements of the node and of what runs on it, and who writes answers that tell of them
+        self.writers = AnswerWriters()
         self.stats = StatsProvider(_stats_sources(self))
         evictions = eviction_policy(configuration)
         self.pressure = PressureWatch(

@@ -33,6 +33,7 @@ class Ports:
             journal=parts.journal,
             loop_meter=parts.loop_meter,
             monitor=parts.monitor,
+            writers=parts.writers,
             pods=parts.pods,
             monitoring=monitoring.routes(),
             of_operators=(
@@ -42,6 +43,7 @@ class Ports:
                         images=parts.image_garbage,
                         pods=parts.pods,
                         observed=parts.cache.pods,
+                        writers=parts.writers,
                     )
                 ),
                 *EvictionReporter(
@@ -49,6 +51,7 @@ class Ports:
                     stats=parts.stats,
                     pods=parts.active_pods,
                     records=parts.eviction_records,
+                    writers=parts.writers,
                 ).routes(),
             ),
         )
@@ -128,6 +131,7 @@ class Ports:
             clock=parts.clock,
             cache=parts.cache,
             runtime=parts.client,
+            writers=parts.writers,
             find_pod=parts.pod,
         )
         node = NodeEndpoints(
@@ -136,5 +140,6 @@ class Ports:
             clock=parts.clock,
             journal=parts.journal,
             loop_meter=parts.loop_meter,
+            writers=parts.writers,
         )
         return (*pods.open(nursery), *node.routes())

@@ -93,6 +93,7 @@ class Agent:
             nursery.start_soon(self._watch_system_ooms)
             nursery.start_soon(self._keep_iptables_chains)
             nursery.start_soon(parts.stats.run)
+            nursery.start_soon(parts.writers.run)
             nursery.start_soon(parts.devices.run)
             nursery.start_soon(parts.plugins.run)
             nursery.start_soon(parts.volume_usages.run)

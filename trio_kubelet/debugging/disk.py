@@ -21,11 +21,13 @@ from trio_kubelet.runtime.images.collector import ImageCollector, ImageUsage
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.server.messages import Request, Response
 from trio_kubelet.server.router import ADMIN, Route
+from trio_kubelet.server.writers import AnswerWriters
 from trio_kubelet.stats import PodStats, StatsProvider
 from trio_kubelet.stats.disk_usage import PodDisk
 from trio_kubelet.tasks.concurrency import run_concurrently
 from trio_kubelet.tasks.threads import run_in_thread
 
+PATH = "/debug/disk"
 DEADLINE_SECONDS = 6.0
 """For each part of the report: the command waits ten seconds for all of it."""
 
@@ -61,6 +63,7 @@ class DiskReport:
     images: ImageCollector
     pods: Callable[[], Iterable[Pod]]
     observed: Callable[[], Iterable[ObservedPod]]
+    writers: AnswerWriters
     _threads: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
 
     async def answer(self, _request: Request) -> Response:
@@ -106,7 +109,7 @@ class DiskReport:
                 }
             )
 
-        body = await run_in_thread(printed)
+        body = await self.writers.threads(PATH).run_sync(printed)
         return Response(content_type="application/json", body=body)
 
     async def _deleted_files(self, observed: Iterable[ObservedPod]) -> DeletedFiles:
@@ -118,7 +121,7 @@ class DiskReport:
 
 def disk_routes(report: DiskReport) -> Sequence[Route]:
     """The one route."""
-    return (Route("GET", "/debug/disk", report.answer, ADMIN),)
+    return (Route("GET", PATH, report.answer, ADMIN),)
 
 
 def pods_on_disk(

@@ -5,6 +5,7 @@ be evicted, with what each uses of it, which is what its end would give back.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import asdict, define
@@ -18,12 +19,12 @@ from trio_kubelet.eviction.thresholds import Threshold, with_container_disk
 from trio_kubelet.eviction.watch import PressureWatch
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_critical, rfc3339_nanoseconds
-from trio_kubelet.server import ADMIN, Request, Response, Route
+from trio_kubelet.server import ADMIN, AnswerWriters, Request, Response, Route
 from trio_kubelet.server.endpoints import json_response
 from trio_kubelet.stats import StatsProvider
 from trio_kubelet.stats.shared import ANY_AGE
-from trio_kubelet.tasks.threads import run_in_thread
 
+PATH = "/debug/evictions"
 MOST_PODS = 50
 """The pods that are told of at each signal."""
 
@@ -38,10 +39,11 @@ class EvictionReporter:
     _stats: StatsProvider
     _pods: Callable[[], Iterable[Pod]]
     _records: EvictionRecords
+    _writers: AnswerWriters
 
     def routes(self) -> Sequence[Route]:
         """The route, for the agent's own socket."""
-        return (Route("GET", "/debug/evictions", self._show, ADMIN),)
+        return (Route("GET", PATH, self._show, ADMIN),)
 
     async def _show(self, _request: Request) -> Response:
         assessment = await self._watch.newer_than(float("-inf"))
@@ -50,9 +52,8 @@ class EvictionReporter:
         by_uid = {each.uid: each for each in stats.pods}
         candidates = [Candidate(pod=pod, stats=by_uid.get(pod.metadata.uid)) for pod in pods]
         # All pods are ranked once for each signal, which takes long where they are many.
-        signals = await run_in_thread(
-            signal_reports, self._watch.thresholds, assessment, candidates
-        )
+        report = partial(signal_reports, self._watch.thresholds, assessment, candidates)
+        signals = await self._writers.threads(PATH).run_sync(report)
         return json_response({"signals": signals, "evictions": list(_told(self._records))})
 
 

@@ -7,21 +7,22 @@ tenth of the library's time for them.
 
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from attrs import field, frozen
 from prometheus_client import Metric
 
-from trio_kubelet.server.messages import Request, Response
+from trio_kubelet.server.messages import Handler, Request, Response
 from trio_kubelet.server.router import ANY, Right, Route
-from trio_kubelet.tasks.threads import run_in_thread
+from trio_kubelet.server.writers import AnswerWriters, Write
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Number = int | float
 
 _CREATED = "_created"
 
-Scrape = Callable[[], Awaitable[bytes]]
-"""Returns metrics as text, as they are now."""
+Scrape = Callable[[], Awaitable[Callable[[], bytes]]]
+"""Gathers metrics as they are now; returns what writes them as text, which blocks."""
 
 WORTH_PACKING_BYTES = 1024
 _GZIP = 16 + zlib.MAX_WBITS
@@ -108,25 +109,33 @@ def accepts_gzip(accept_encoding: str) -> bool:
     return False
 
 
-def metrics_routes(scrapes: Mapping[str, Scrape]) -> Sequence[Route]:
+def metrics_routes(scrapes: Mapping[str, Scrape], writers: AnswerWriters) -> Sequence[Route]:
     """One route for each path, by any method as in the Go kubelet."""
+    right = Right(subresource="metrics")
     return tuple(
-        Route(ANY, path, _answer_with(scrape), Right(subresource="metrics"), is_public=True)
+        Route(ANY, path, _answer_with(path, scrape, writers), right, is_public=True)
         for path, scrape in scrapes.items()
     )
 
 
-def _answer_with(scrape: Scrape) -> Callable[[Request], Awaitable[Response]]:
+def _answer_with(path: str, scrape: Scrape, writers: AnswerWriters) -> Handler:
     async def answer(request: Request) -> Response:
-        body = await scrape()
-        encoding = ",".join(request.headers.all("accept-encoding"))
-        if len(body) < WORTH_PACKING_BYTES or not accepts_gzip(encoding):
-            return Response(content_type=CONTENT_TYPE, body=body)
-        packed = await run_in_thread(_packed, body)
-        headers = (("Content-Encoding", "gzip"),)
-        return Response(content_type=CONTENT_TYPE, headers=headers, body=packed)
+        may_pack = accepts_gzip(",".join(request.headers.all("accept-encoding")))
+
+        async def gather() -> Write:
+            return partial(_response, await scrape(), may_pack=may_pack)
+
+        return await writers.answer(path, gather, may_pack)
 
     return answer
+
+
+def _response(text: Callable[[], bytes], *, may_pack: bool) -> Response:
+    body = text()
+    if not may_pack or len(body) < WORTH_PACKING_BYTES:
+        return Response(content_type=CONTENT_TYPE, body=body)
+    headers = (("Content-Encoding", "gzip"),)
+    return Response(content_type=CONTENT_TYPE, headers=headers, body=_packed(body))
 
 
 def _packed(body: bytes) -> bytes:

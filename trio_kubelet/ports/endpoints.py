@@ -28,6 +28,7 @@ from trio_kubelet.server import (
     ADMIN,
     NODE_LOGS,
     PROFILES,
+    AnswerWriters,
     Route,
     configz_routes,
     disabled_routes,
@@ -55,6 +56,7 @@ class NodeEndpoints:
     clock: Clock
     journal: Journal
     loop_meter: LoopMeter
+    writers: AnswerWriters
 
     def routes(self) -> Sequence[Route]:
         """The routes that there are with debugging handlers on."""
@@ -63,7 +65,7 @@ class NodeEndpoints:
     def _routes(self) -> Iterator[Route]:
         configuration, gates = self.settings.configuration, self.settings.gates
         yield from configz_routes(lambda: self.in_force().configuration)
-        yield from journal_routes(self.journal)
+        yield from journal_routes(self.journal, self.writers)
         yield from turn_routes(self.loop_meter)
         if configuration.enable_system_log_handler:
             queries = configuration.enable_system_log_query and gates["NodeLogQuery"]
@@ -111,6 +113,7 @@ class PodEndpoints:
     clock: Clock
     cache: RuntimeCache
     runtime: RuntimeClient
+    writers: AnswerWriters
     find_pod: Callable[[str, str], Pod | None]
 
     def open(self, nursery: trio.Nursery) -> Sequence[Route]:
@@ -137,7 +140,7 @@ class PodEndpoints:
         return (
             *log_routes(logs),
             *stream_routes(streams),
-            *running_pods_routes(self.cache.pods),
+            *running_pods_routes(self.cache.pods, self.writers),
             *self._checkpoint_routes(),
         )
 

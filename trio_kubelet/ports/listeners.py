@@ -12,6 +12,7 @@ from trio_kubelet.debugging import LoopMeter, turn_routes
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s import Pod
 from trio_kubelet.server import (
+    AnswerWriters,
     Route,
     healthz_routes,
     journal_routes,
@@ -40,6 +41,7 @@ class Listeners:
     journal: Journal
     loop_meter: LoopMeter
     monitor: LoopMonitor
+    writers: AnswerWriters
     pods: Callable[[], Iterable[Pod]]
     monitoring: Sequence[Route] = ()
     of_operators: Sequence[Route] = ()
@@ -67,7 +69,7 @@ class Listeners:
         shared = self.shared_routes()
         own_routes = (
             *shared,
-            *journal_routes(self.journal),
+            *journal_routes(self.journal, self.writers),
             *turn_routes(self.loop_meter),
             *self.of_operators,
         )
@@ -91,7 +93,7 @@ class Listeners:
 
     def shared_routes(self) -> Sequence[Route]:
         """The routes that the agent's own socket and the port for others have alike."""
-        return (*pod_routes(self.pods), *self._health_routes(), *self.monitoring)
+        return (*pod_routes(self.pods, self.writers), *self._health_routes(), *self.monitoring)
 
     def _health_routes(self) -> Sequence[Route]:
         checks = {"ping": lambda: "", "log": log_health, "syncloop": self.loop_health}

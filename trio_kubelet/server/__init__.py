@@ -16,6 +16,7 @@ from trio_kubelet.server.limits import Limits
 from trio_kubelet.server.messages import Handler, Request, RequestError, Response
 from trio_kubelet.server.router import ADMIN, ANY, RUN_IN_POD, Right, Route, Router, route_requests
 from trio_kubelet.server.serve import listen_tcp, listen_unix, serve_http
+from trio_kubelet.server.writers import AnswerWriters
 
 __all__ = [
     "ADMIN",
@@ -24,6 +25,7 @@ __all__ = [
     "NODE_LOGS",
     "PROFILES",
     "RUN_IN_POD",
+    "AnswerWriters",
     "Handler",
     "Limits",
     "Request",

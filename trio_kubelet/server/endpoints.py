@@ -6,9 +6,9 @@ the journal, with its errors and commands of every pod, is for who may use the a
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
-import trio
 from attrs import asdict
 
 from trio_kubelet.config import KubeletConfiguration, to_wire
@@ -19,15 +19,15 @@ from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.server.messages import Handler, Request, Response
 from trio_kubelet.server.router import ADMIN, ANY, RUN_IN_POD, Right, Route
-from trio_kubelet.tasks.threads import run_in_thread
+from trio_kubelet.server.writers import AnswerWriters, Write
+from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.telemetry import Journal
+from trio_kubelet.telemetry.journal import Entry
 
 T = TypeVar("T")
 
 LIST_PIECE_BYTES = 64 * 1024
 """Of a list of pods, and the rest of the last pod in it."""
-LIST_WRITERS = 2
-"""Threads that make such pieces."""
 
 PODS = Right(fine_grained="pods")
 HEALTHZ = Right(fine_grained="healthz")
@@ -91,23 +91,23 @@ def disabled_routes(words: str, paths: Mapping[str, Right]) -> Sequence[Route]:
     return tuple(Route(ANY, pattern, refuse, right) for pattern, right in paths.items())
 
 
-def pod_routes(pods: Callable[[], Iterable[Pod]]) -> Sequence[Route]:
+def pod_routes(pods: Callable[[], Iterable[Pod]], writers: AnswerWriters) -> Sequence[Route]:
     """`/pods` as the Go kubelet has it."""
-    writers = trio.CapacityLimiter(LIST_WRITERS)
 
-    async def list_pods(_request: Request) -> Response:
-        return _pod_list(_list_item, pods(), writers)
+    async def list_pods(request: Request) -> Response:
+        return _pod_list(_list_item, pods(), writers.threads("/pods", request.peer))
 
     return (Route("GET", "/pods[/]", list_pods, PODS, is_public=True),)
 
 
-def running_pods_routes(observed: Callable[[], Iterable[ObservedPod]]) -> Sequence[Route]:
+def running_pods_routes(
+    observed: Callable[[], Iterable[ObservedPod]], writers: AnswerWriters
+) -> Sequence[Route]:
     """`/runningpods/`: what the runtime runs, whoever wanted it."""
-    writers = trio.CapacityLimiter(LIST_WRITERS)
 
-    async def list_pods(_request: Request) -> Response:
+    async def list_pods(request: Request) -> Response:
         running = (pod for pod in observed() if pod.is_running)
-        return _pod_list(_running_item, running, writers)
+        return _pod_list(_running_item, running, writers.threads("/runningpods", request.peer))
 
     return (Route("GET", "/runningpods/", list_pods, PODS),)
 
@@ -127,32 +127,34 @@ def configz_routes(in_force: Callable[[], KubeletConfiguration]) -> Sequence[Rou
     return (Route(ANY, "/configz", show_configuration, Right(fine_grained="configz")),)
 
 
-def journal_routes(journal: Journal) -> Sequence[Route]:
+def journal_routes(journal: Journal, writers: AnswerWriters) -> Sequence[Route]:
     """`/debug/journal[?pod=<namespace>/<name>]`: not for a port without authentication."""
 
     async def show_journal(request: Request) -> Response:
-        dropped, chosen = journal.dropped, tuple(journal.entries(request.query.first("pod")))
+        pod = request.query.first("pod")
 
-        def written() -> Response:
-            entries = [asdict(entry, recurse=False) for entry in chosen]
-            return json_response({"dropped": dropped, "entries": entries})
+        async def gather() -> Write:
+            return partial(_journal, journal.dropped, tuple(journal.entries(pod)))
 
-        # A journal that is full takes a tenth of a second.
-        return await run_in_thread(written)
+        return await writers.answer("/debug/journal", gather, pod)
 
     return (Route("GET", "/debug/journal[/]", show_journal, ADMIN),)
 
 
-def _pod_list(
-    item_of: Callable[[T], object], pods: Iterable[T], writers: trio.CapacityLimiter
-) -> Response:
+def _journal(dropped: int, chosen: Sequence[Entry]) -> Response:
+    """Entries of the journal; of one that is full they take a tenth of a second."""
+    entries = [asdict(entry, recurse=False) for entry in chosen]
+    return json_response({"dropped": dropped, "entries": entries})
+
+
+def _pod_list(item_of: Callable[[T], object], pods: Iterable[T], threads: Share) -> Response:
     """A list of pods, of which no more is written than the client takes."""
-    written = _written_pods(item_of, tuple(pods), writers)
+    written = _written_pods(item_of, tuple(pods), threads)
     return Response(content_type="application/json", body=written)
 
 
 async def _written_pods(
-    item_of: Callable[[T], object], pods: Sequence[T], writers: trio.CapacityLimiter
+    item_of: Callable[[T], object], pods: Sequence[T], threads: Share
 ) -> AsyncGenerator[bytes, None]:
     """The pieces of a list, made in threads: a pod takes a millisecond, a large one a hundred."""
     rest = iter(pods)
@@ -166,10 +168,10 @@ async def _written_pods(
         return bytes(written)
 
     start = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":['
-    piece = await run_in_thread(next_piece, limiter=writers)
+    piece = await threads.run_sync(next_piece)
     yield start + piece[1:]  # without the comma before the first pod
     while piece:
-        piece = await run_in_thread(next_piece, limiter=writers)
+        piece = await threads.run_sync(next_piece)
         yield piece
     yield b"]}"
 

@@ -12,6 +12,7 @@ from trio_kubelet.k8s.time import SECOND_NS, Time
 from trio_kubelet.server.endpoints import json_response
 from trio_kubelet.server.messages import Request, Response
 from trio_kubelet.server.router import ANY, Right, Route
+from trio_kubelet.server.writers import AnswerWriters, Write
 from trio_kubelet.stats.provider import StatsProvider
 from trio_kubelet.stats.values import (
     ContainerStats,
@@ -28,7 +29,6 @@ from trio_kubelet.stats.values import (
     Usage,
     VolumeStats,
 )
-from trio_kubelet.tasks.threads import run_in_thread
 
 Json = dict[str, Any]
 
@@ -239,7 +239,7 @@ def _second(seconds: int) -> str:
     return str(Time.from_ns(seconds * SECOND_NS))
 
 
-def stats_routes(stats: StatsProvider, node_name: str) -> Sequence[Route]:
+def stats_routes(stats: StatsProvider, node_name: str, writers: AnswerWriters) -> Sequence[Route]:
     """`/stats/summary[?only_cpu_and_memory=true]`, by GET and POST as the Go kubelet has it.
 
     `/stats/` has nothing at it, but `/stats` is sent there.
@@ -247,11 +247,13 @@ def stats_routes(stats: StatsProvider, node_name: str) -> Sequence[Route]:
 
     async def answer(request: Request) -> Response:
         short = bool(boolean(request.query.first("only_cpu_and_memory")))
-        found = await (stats.rated_usage() if short else stats.full())
-        # A pod of a thousand containers takes a tenth of a second.
-        return await run_in_thread(
-            lambda: json_response(summary(found, node_name, only_cpu_and_memory=short))
-        )
+
+        async def gather() -> Write:
+            found = await (stats.rated_usage() if short else stats.full())
+            # A pod of a thousand containers takes a tenth of a second.
+            return lambda: json_response(summary(found, node_name, only_cpu_and_memory=short))
+
+        return await writers.answer("/stats/summary", gather, short)
 
     async def refuse(_request: Request) -> Response:
         return Response(status=404, body=b"404: Page Not Found")

@@ -57,6 +57,6 @@ async def test_spans_that_were_lost_are_counted(tmp_path: Path) -> None:
         traces = starting.agent.parts.traces
         assert traces is not None
         traces.queue.on_dropped.call(3)
-        assert name + b" 3.0" in await starting.agent.monitoring._agent()
+        assert name + b" 3.0" in (await starting.agent.monitoring._agent())()
     async with start(tmp_path) as starting:
-        assert name not in await starting.agent.monitoring._agent()
+        assert name not in (await starting.agent.monitoring._agent())()

@@ -17,6 +17,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.runtime.images.collector import ImageCollector, ImageUsage
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
+from trio_kubelet.server import AnswerWriters
 from trio_kubelet.server.messages import Request
 from trio_kubelet.stats import Filesystem, PodStats, Stats, StatsProvider, Usage
 from trio_kubelet.stats.disk_usage import PodDisk
@@ -70,10 +71,8 @@ class Node:
         volume = VolumeStats(name="v", filesystem=Filesystem(time_ns=0, used=5), ephemeral=True)
         return {"u": PodDisk(logs={"c": Filesystem(time_ns=0, used=3)}, volumes=(volume,))}
 
-    async def thread(self, _work: object, *_arguments: object, **options: Any) -> Any:
-        """In the place of a thread: the search for files, then the making of the text."""
-        if "limiter" not in options:
-            return cast("Any", _work)()
+    async def thread(self, _work: object, **options: Any) -> DeletedFiles:
+        """In the place of the thread that searches for files."""
         assert options["abandon_on_cancel"]
         await self._reach("deletedFiles")
         file = DeletedFile(container_id=ID, pid=1, path="/f", used_bytes=9)
@@ -95,6 +94,7 @@ async def answered(node: Node, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, 
         images=cast("ImageCollector", node),
         pods=lambda: [decode(Pod, empty_dir)],
         observed=lambda: [POD],
+        writers=AnswerWriters(),
     )
     began = trio.current_time()
     response = await report.answer(cast("Request", None))

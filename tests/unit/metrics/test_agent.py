@@ -1,6 +1,8 @@
 """What a whole agent tells of itself, on a node without a kernel."""
 
 import threading
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from trio_kubelet.agent.start import Agent
 from trio_kubelet.k8s import PODS, ObjectMeta, Pod, PodSpec
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.pod_source import CONFIG_SOURCE
+from trio_kubelet.server import AnswerWriters, Request, route_requests
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.sync.housekeeping import ORPHAN_ENDING, FoundPod, orphaned_pod
 
@@ -39,7 +42,7 @@ class Open(Agent):
 
 async def told(starting: Start, name: str, **labels: str) -> float | None:
     """A sample of /metrics."""
-    text = (await starting.agent.monitoring._agent()).decode()
+    text = (await starting.agent.monitoring._agent())().decode()
     found = [
         sample.value
         for family in text_string_to_metric_families(text)
@@ -62,18 +65,18 @@ async def test_each_static_pod_is_to_have_a_mirror_where_there_is_an_api_server(
 
 
 WRITERS = {
-    "_agent": "exposition",
-    "_probes": "exposition",
-    "_resource": "resource_metrics",
-    "_cadvisor": "cadvisor_metrics",
+    "/metrics": "exposition",
+    "/metrics/probes": "exposition",
+    "/metrics/resource": "resource_metrics",
+    "/metrics/cadvisor": "cadvisor_metrics",
 }
 
 
-@pytest.mark.parametrize("scrape", WRITERS)
+@pytest.mark.parametrize("path", WRITERS)
 async def test_metrics_are_written_in_a_thread(
-    tmp_path: Path, scrape: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = WRITERS[scrape]
+    name = WRITERS[path]
     write_text, writers = getattr(monitoring, name), []
 
     def written(*args: object) -> bytes:
@@ -83,9 +86,55 @@ async def test_metrics_are_written_in_a_thread(
 
     monkeypatch.setattr(monitoring, name, written)
     async with start(tmp_path) as starting, starting.running():
-        await getattr(starting.agent.monitoring, scrape)()
+        answer = route_requests(starting.agent.monitoring.routes())
+        response = await answer(Request(method="GET", path=path))
+    assert response is not None
+    assert response.status == 200
     assert writers
     assert threading.main_thread() not in writers
+
+
+PATHS = (
+    *(*WRITERS, "/stats/summary", "/debug/journal", "/pods", "/runningpods/"),
+    *("/debug/disk", "/debug/evictions"),
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_long_answers_wait_for_one_of_the_threads_that_write_all_of_them(
+    tmp_path: Path, path: str
+) -> None:
+    async with start(tmp_path) as starting, starting.running(), trio.open_nursery() as nursery:
+        parts, ports = starting.agent.parts, starting.agent.ports
+        routes = (*ports.routes(nursery), *ports._listeners.of_operators)
+        answered = trio.Event()
+
+        async def read() -> None:
+            response = await route_requests(routes)(Request(method="GET", path=path))
+            assert response is not None
+            assert response.status == 200
+            if isinstance(response.body, AsyncGenerator):
+                async with aclosing(response.body) as pieces:
+                    assert [piece async for piece in pieces]
+            answered.set()
+
+        with trio.fail_after(60):
+            async with parts.writers.threads("/others"), others_hold(parts.writers):
+                nursery.start_soon(read)
+                while not parts.writers._threads._waiting:
+                    assert not answered.is_set(), "it was written by another thread"
+                    await trio.sleep(0.01)
+            await answered.wait()
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def others_hold(writers: AnswerWriters) -> AsyncIterator[None]:
+    """A thread of those that write is taken by a path until the end of the block."""
+    share, holder = writers.threads("/more"), object()
+    await share.acquire_on_behalf_of(holder)
+    yield
+    share.release_on_behalf_of(holder)
 
 
 def make_pod(uid: str, source: Source, **spec: Any) -> Pod:

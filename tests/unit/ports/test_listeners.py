@@ -16,6 +16,7 @@ from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.debugging import LoopMeter
 from trio_kubelet.ports.listeners import Listeners
+from trio_kubelet.server import AnswerWriters
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.telemetry import Journal
 
@@ -33,16 +34,19 @@ async def serving(root: Path) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.As
     configuration = evolve(KubeletConfiguration(), address="127.0.0.1", read_only_port=port)
     journal = Journal(TrioClock())
     journal.note("event", "default/web", "Started", "Container started")
+    writers = AnswerWriters()
     listeners = Listeners(
         settings=Settings(configuration=configuration, options=NodeOptions(root_dir=str(root))),
         journal=journal,
         loop_meter=LoopMeter(),
         monitor=LoopMonitor(),
+        writers=writers,
         pods=list,
     )
     own = httpx.AsyncHTTPTransport(uds=str(root / AGENT_SOCKET))
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(writers.run)
             await nursery.start(listeners.serve_pods)
             async with (
                 httpx.AsyncClient(base_url="http://agent", transport=own) as on_socket,

@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import orjson
 import pytest
+import trio
 from attrs import evolve
 
 from tests.trio_clock import TrioClock
@@ -12,6 +13,7 @@ from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, PodStatus
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 from trio_kubelet.server import (
+    AnswerWriters,
     Request,
     Response,
     Route,
@@ -94,7 +96,7 @@ def pod(name: str) -> Pod:
 
 
 async def test_pods_are_a_list_as_the_api_has_them() -> None:
-    routes = pod_routes(lambda: [pod("a"), pod("b")])
+    routes = pod_routes(lambda: [pod("a"), pod("b")], AnswerWriters())
     response = await get(routes, "/pods")
     text = b"".join(await pieces_of(response))
     assert b"".join(await pieces_of(await get(routes, "/pods/"))) == text
@@ -111,13 +113,13 @@ async def test_pods_are_a_list_as_the_api_has_them() -> None:
 
 
 async def test_no_pods_are_an_empty_list() -> None:
-    response = await get(pod_routes(list), "/pods")
+    response = await get(pod_routes(list, AnswerWriters()), "/pods")
     assert orjson.loads(b"".join(await pieces_of(response)))["items"] == []
 
 
 async def test_of_a_list_of_pods_no_more_is_written_than_is_read() -> None:
     pods = [pod("x" * LIST_PIECE_BYTES)] * 3
-    pieces = await pieces_of(await get(pod_routes(lambda: pods), "/pods"))
+    pieces = await pieces_of(await get(pod_routes(lambda: pods, AnswerWriters()), "/pods"))
     assert [len(piece) // LIST_PIECE_BYTES for piece in pieces] == [2, 2, 2, 0, 0]
     assert len(orjson.loads(b"".join(pieces))["items"]) == 3
 
@@ -135,7 +137,7 @@ async def test_what_the_runtime_runs_is_listed() -> None:
     runs = ObservedPod(
         uid="u", name="p", namespace="ns", observed_at=0.0, containers=(running, ended)
     )
-    routes = running_pods_routes(lambda: (runs, evolve(runs, containers=(ended,))))
+    routes = running_pods_routes(lambda: (runs, evolve(runs, containers=(ended,))), AnswerWriters())
     assert (await get(routes, "/runningpods")).status == 307
     pieces = await pieces_of(await get(routes, "/runningpods/"))
     assert orjson.loads(b"".join(pieces)) == {
@@ -156,15 +158,19 @@ async def test_the_journal_is_shown_whole_or_for_one_pod() -> None:
     journal = Journal(TrioClock(), capacity=3)
     for key in ("default/web/old", "default/web", "default/web/main", "default/web2"):
         journal.note("event", key, "Started", "Container started", type="Normal")
-    routes = journal_routes(journal)
-    whole = orjson.loads(content(await get(routes, "/debug/journal")))
+    writers = AnswerWriters()
+    routes = journal_routes(journal, writers)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writers.run)
+        whole = orjson.loads(content(await get(routes, "/debug/journal")))
+        one = orjson.loads(content(await get(routes, "/debug/journal", pod="default/web")))
+        nursery.cancel_scope.cancel()
     assert whole["dropped"] == 1
     assert [entry["key"] for entry in whole["entries"]] == [
         "default/web",
         "default/web/main",
         "default/web2",
     ]
-    one = orjson.loads(content(await get(routes, "/debug/journal", pod="default/web")))
     assert [entry["key"] for entry in one["entries"]] == ["default/web", "default/web/main"]
     assert one["entries"][0]["details"] == {"type": "Normal"}
 

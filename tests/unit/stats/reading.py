@@ -20,6 +20,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
+from trio_kubelet.server import AnswerWriters
 from trio_kubelet.stats import (
     CgroupReader,
     PodPaths,
@@ -100,6 +101,7 @@ class Node:
     """A provider, and what it reads."""
 
     provider: StatsProvider
+    writers: AnswerWriters
     runtime: Runtime
     cgroups: Path
     reads: list[str]
@@ -168,6 +170,10 @@ async def reading(
         )
     )
     async with trio.open_nursery() as nursery:
+        writers = AnswerWriters()
         nursery.start_soon(provider.run)
-        yield Node(provider=provider, runtime=runtime, cgroups=cgroups, reads=reads)
+        nursery.start_soon(writers.run)
+        yield Node(
+            provider=provider, writers=writers, runtime=runtime, cgroups=cgroups, reads=reads
+        )
         nursery.cancel_scope.cancel()

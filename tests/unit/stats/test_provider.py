@@ -187,7 +187,7 @@ async def test_the_summary_is_written_in_a_thread(
     monkeypatch.setattr(sys.modules[stats_routes.__module__], "summary", written)
     async with reading(tmp_path) as node:
         monkeypatch.setattr(node.provider, "full", node.provider.usage)
-        handle = route_requests(stats_routes(node.provider, "here"))
+        handle = route_requests(stats_routes(node.provider, "here", node.writers))
         answer = await handle(Request(method="GET", path="/stats/summary"))
         assert answer is not None
         assert isinstance(answer.body, bytes)
@@ -201,7 +201,7 @@ async def test_the_root_of_statistics_is_a_folder_with_nothing_at_it(
     tmp_path: Path, method: str
 ) -> None:
     async with reading(tmp_path) as node:
-        handle = route_requests(stats_routes(node.provider, "here"))
+        handle = route_requests(stats_routes(node.provider, "here", node.writers))
         sent_on = await handle(Request(method=method, path="/stats"))
         assert sent_on is not None
         assert (sent_on.status, sent_on.headers) == (307, (("Location", "/stats/"),))

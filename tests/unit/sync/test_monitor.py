@@ -12,6 +12,7 @@ from trio_kubelet.config.settings import Settings
 from trio_kubelet.debugging import LoopMeter
 from trio_kubelet.k8s import Pod
 from trio_kubelet.ports.listeners import Listeners
+from trio_kubelet.server import AnswerWriters
 from trio_kubelet.sources import PodOperation
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.undecided import UndecidedPods
@@ -28,6 +29,7 @@ def health(monitor: LoopMonitor) -> tuple[str, bool]:
         journal=Journal(TrioClock()),
         loop_meter=LoopMeter(),
         monitor=monitor,
+        writers=AnswerWriters(),
         pods=lambda: (),
     )
     return listeners.loop_health(), monitor.seconds_busy() < 60
