@@ -2,7 +2,15 @@
 
 from lab.cluster_api import Json
 from lab.processes import wait_until
-from tests.e2e.cluster import Cluster, Namespace, conditions, is_over, shell
+from tests.e2e.cluster import (
+    Cluster,
+    Namespace,
+    conditions,
+    container,
+    is_over,
+    is_ready,
+    shell,
+)
 
 MI = 1 << 20
 DEADLINE_SECONDS = 120
@@ -24,13 +32,31 @@ def evicted(namespace: Namespace, name: str) -> Json:
     return pod
 
 
-def wait_condition(cluster: Cluster, kind: str, status: str) -> None:
+def wait_pressure(cluster: Cluster, kind: str) -> None:
     """Wait until the node has a condition."""
     cluster.api.wait_for(
         f"/api/v1/nodes/{cluster.node}",
-        lambda node: conditions(node)[kind]["status"] == status,
+        lambda node: conditions(node)[kind]["status"] == "True",
         deadline_seconds=DEADLINE_SECONDS,
     )
+
+
+def wait_pressure_over(cluster: Cluster, kind: str, pod: Json) -> None:
+    """Wait until the node has a condition no more that it has had since a pod was made."""
+    made = pod["metadata"]["creationTimestamp"]
+
+    def is_over_again(node: Json) -> bool:
+        found = conditions(node)[kind]
+        return bool(found["status"] == "False" and found["lastTransitionTime"] > made)
+
+    path = f"/api/v1/nodes/{cluster.node}"
+    cluster.api.wait_for(path, is_over_again, deadline_seconds=DEADLINE_SECONDS)
+
+
+def runs_on(namespace: Namespace, before: Json) -> bool:
+    """True if a pod is Ready, in the container that it had before."""
+    now = namespace.pod(before["metadata"]["name"])
+    return is_ready(now) and container(now)["containerID"] == container(before)["containerID"]
 
 
 def wait_node_event(cluster: Cluster, reason: str, message: str) -> None:

@@ -34,8 +34,10 @@ from tests.e2e.eviction_cases import (
     disrupted,
     ends_with_143,
     evicted,
-    wait_condition,
+    runs_on,
     wait_node_event,
+    wait_pressure,
+    wait_pressure_over,
 )
 from tests.e2e.local import AGENT, LocalCluster
 from trio_kubelet.volumes.mount import mount, unmount
@@ -89,7 +91,7 @@ def test_a_pod_that_eats_the_memory_of_all_pods_goes(
         evictionHard=hard,
         enforceNodeAllocatable=["pods"],
     ):
-        namespace.run("modest", until_term("c", **asking("50Mi")))
+        modest = namespace.run("modest", until_term("c", **asking("50Mi")))
         volume = {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "350Mi"}}
         mounts = [{"name": "memory", "mountPath": "/m"}]
         eat = "for n in $(seq 34); do dd if=/dev/zero of=/m/$n bs=1M count=10; sleep .2; done"
@@ -103,8 +105,8 @@ def test_a_pod_that_eats_the_memory_of_all_pods_goes(
         assert ", request is 10Mi, has larger consumption of memory. " in message
         assert disrupted(pod)
         wait_node_event(local_cluster, "EvictionThresholdMet", "Attempting to reclaim memory")
-        wait_condition(local_cluster, "MemoryPressure", "False")
-        assert is_ready(namespace.pod("modest"))
+        wait_pressure_over(local_cluster, "MemoryPressure", pod)
+        assert runs_on(namespace, modest)
 
 
 @pytest.mark.parametrize(
@@ -133,15 +135,15 @@ def test_a_pod_that_fills_the_nodes_disk_goes(
     resource: str,
 ) -> None:
     with settings(local_cluster, evictionHard=hard), small_disk(local_cluster, namespace, options):
-        namespace.run("modest", until_term("c"))
+        modest = namespace.run("modest", until_term("c"))
         volumes = [{"name": "v", "emptyDir": {}}]
         namespace.add("writer", ends_with_143(script, **MOUNT), volumes=volumes)
         pod = evicted(namespace, "writer")
         message = pod["status"]["message"]
         assert message.startswith(f"The node was low on resource: {resource}. Threshold quantity: ")
         assert disrupted(pod)
-        wait_condition(local_cluster, "DiskPressure", "False")
-        assert is_ready(namespace.pod("modest"))
+        wait_pressure_over(local_cluster, "DiskPressure", pod)
+        assert runs_on(namespace, modest)
 
 
 def test_a_pod_that_fills_the_nodes_disk_while_it_is_being_started_goes(
@@ -153,14 +155,14 @@ def test_a_pod_that_fills_the_nodes_disk_while_it_is_being_started_goes(
         settings(local_cluster, evictionHard=hard),
         small_disk(local_cluster, namespace, "size=100m"),
     ):
-        namespace.run("modest", until_term("c"))
+        modest = namespace.run("modest", until_term("c"))
         hook = {"postStart": {"exec": {"command": ["sleep", "60"]}}}
         write = "dd if=/dev/zero of=/v/data bs=1M count=80"
         writer = ends_with_143(write, **MOUNT, lifecycle=hook)
         namespace.add("writer", writer, volumes=[{"name": "v", "emptyDir": {}}])
-        evicted(namespace, "writer")
-        wait_condition(local_cluster, "DiskPressure", "False")
-        assert is_ready(namespace.pod("modest"))
+        pod = evicted(namespace, "writer")
+        wait_pressure_over(local_cluster, "DiskPressure", pod)
+        assert runs_on(namespace, modest)
 
 
 def test_a_pod_that_goes_for_a_soft_threshold_has_time_to_end(
@@ -174,7 +176,7 @@ def test_a_pod_that_goes_for_a_soft_threshold_has_time_to_end(
         "evictionMaxPodGracePeriod": 5,
     }
     with settings(local_cluster, **soft), small_disk(local_cluster, namespace, "size=100m"):
-        namespace.run("modest", until_term("c"))
+        modest = namespace.run("modest", until_term("c"))
         write = "dd if=/dev/zero of=/v/data bs=1M count=80"
         slow = shell("c", f"trap 'sleep 3; exit 143' TERM; {write}; sleep 1000000 & wait", **MOUNT)
         volumes = [{"name": "v", "emptyDir": {}}]
@@ -185,8 +187,8 @@ def test_a_pod_that_goes_for_a_soft_threshold_has_time_to_end(
         assert disrupted(pod)
         ended = namespace.wait("writer", lambda pod: "terminated" in container(pod)["state"])
         assert container(ended)["state"]["terminated"]["exitCode"] == 143, "it was not killed"
-        wait_condition(local_cluster, "DiskPressure", "False")
-        assert is_ready(namespace.pod("modest"))
+        wait_pressure_over(local_cluster, "DiskPressure", pod)
+        assert runs_on(namespace, modest)
 
 
 def test_a_pod_that_takes_the_process_ids_goes(
@@ -198,7 +200,7 @@ def test_a_pod_that_takes_the_process_ids_goes(
     taken = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
     hard = {"pid.available": str(min(numbers) - taken - 1200)}
     with settings(local_cluster, evictionHard=hard):
-        namespace.run("modest", until_term("c"))
+        modest = namespace.run("modest", until_term("c"))
         fork = "for n in $(seq 1500); do sleep 1000000 & done"
         namespace.add("forker", ends_with_143(fork))
         pod = evicted(namespace, "forker")
@@ -206,9 +208,9 @@ def test_a_pod_that_takes_the_process_ids_goes(
             "The node was low on resource: pids. Threshold quantity: "
         )
         assert disrupted(pod)
-        wait_condition(local_cluster, "PIDPressure", "False")
+        wait_pressure_over(local_cluster, "PIDPressure", pod)
         # In the lab the Go kubelet does not know who has how many processes.
-        assert is_ready(namespace.pod("modest")) or AGENT is GoKubelet
+        assert runs_on(namespace, modest) or AGENT is GoKubelet
 
 
 LIMIT: Json = {"resources": {"limits": {"ephemeral-storage": "2Mi"}}}
@@ -220,7 +222,7 @@ def test_pods_that_break_limits_of_their_own_go(
     with settings(local_cluster):
         volumes = [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]
         write = "dd if=/dev/zero of={}/data bs=1M count=5"
-        namespace.run("modest", until_term("c", **LIMIT))
+        modest = namespace.run("modest", until_term("c", **LIMIT))
         namespace.add("volume", ends_with_143(write.format("/v"), **MOUNT), volumes=volumes)
         namespace.add("layer", ends_with_143(write.format("/tmp"), **LIMIT))
         namespace.add("logger", ends_with_143("yes | head -n 4000000", **LIMIT))
@@ -239,7 +241,7 @@ def test_pods_that_break_limits_of_their_own_go(
             assert re.search(head, described)
             events = namespace.kubectl("get", "events", "--field-selector=reason=Evicted")
             assert re.search(rf"Warning +Evicted +pod/{name} +{re.escape(message.strip())}", events)
-        assert is_ready(namespace.pod("modest"))
+        assert runs_on(namespace, modest)
 
 
 @pytest.mark.skipif(AGENT is GoKubelet, reason="the Go kubelet rejects them as fast as they come")
@@ -257,7 +259,7 @@ def test_the_pods_that_a_controller_makes_for_rejected_ones_come_later_and_later
     ):
         filling = local_cluster.agent.root / "filling"
         filling.write_bytes(bytes(80 * MI))
-        wait_condition(local_cluster, "DiskPressure", "True")
+        wait_pressure(local_cluster, "DiskPressure")
         body = workload("made", until_term("c"))
         body["spec"]["template"]["spec"]["nodeName"] = local_cluster.node
         namespace.create("Deployment", "made", body)

@@ -18,8 +18,8 @@ from tests.e2e.eviction_cases import (
     disrupted,
     ends_with_143,
     evicted,
-    wait_condition,
     wait_node_event,
+    wait_pressure_over,
 )
 from tests.e2e.guest import GuestCluster
 from tests.guest.node import ROOT, UNIT, Node
@@ -193,7 +193,7 @@ def test_the_pod_that_takes_what_is_short_goes(
     assert disrupted(pod)
     assert cause(guest_cluster.machine, pod) == signal
     wait_node_event(guest_cluster, "EvictionThresholdMet", f"Attempting to reclaim {resource}")
-    wait_condition(guest_cluster, condition, "False")
+    wait_pressure_over(guest_cluster, condition, pod)
 
 
 def test_the_pod_that_takes_the_memory_of_the_whole_machine_goes(
@@ -209,7 +209,7 @@ def test_the_pod_that_takes_the_memory_of_the_whole_machine_goes(
         pod = evicted(namespace, "taker")
         assert "memory. Threshold quantity: 900Mi, available: " in pod["status"]["message"]
         assert cause(node, pod) == "memory.available"
-        wait_condition(guest_cluster, "MemoryPressure", "False")
+        wait_pressure_over(guest_cluster, "MemoryPressure", pod)
     guest_cluster.wait_node_ready(deadline_seconds=DEADLINE_SECONDS)
 
 
@@ -251,4 +251,4 @@ def test_a_node_whose_memory_is_eaten_at_200_mib_a_second_holds(
     print(f"round {number}: {json.dumps(reasons)}")
     assert all(each == "Evicted" or each["terminated"]["reason"] == "OOMKilled" for each in reasons)
     assert services(node) == before
-    wait_condition(guest_cluster, "MemoryPressure", "False")
+    wait_pressure_over(guest_cluster, "MemoryPressure", ends[0])

@@ -193,7 +193,7 @@ def test_between_two_victims_there_is_an_observation_newer_than_the_end_of_the_f
             signal = step.starved.threshold.signal
             progress = progress.while_reclaiming().after_reclaim(signal, now)
         else:
-            progress = progress.without_victim()
+            progress = progress.without_victim(now)
 
 
 def assert_grace_is_over(assessment: Assessment, victim: Victim) -> None:

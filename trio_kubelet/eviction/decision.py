@@ -15,7 +15,7 @@ from trio_kubelet.eviction.limits import exceeded_limit
 from trio_kubelet.eviction.messages import Starvation, eviction_annotations, eviction_message
 from trio_kubelet.eviction.observations import amount_text
 from trio_kubelet.eviction.pressure import Assessment
-from trio_kubelet.eviction.ranking import Candidate, ranked
+from trio_kubelet.eviction.ranking import Candidate, Figures, figures_for, ranked
 from trio_kubelet.eviction.thresholds import DiskLayout, Threshold
 from trio_kubelet.k8s import NodeConditionType, Pod, Quantity
 from trio_kubelet.pod_source import is_critical
@@ -104,14 +104,17 @@ class Progress:
             return False
         return observed_at >= self.settled_at
 
-    def without_victim(self) -> "Progress":
-        """There was none to evict: the next round begins with node-level things again."""
-        return evolve(self, reclaimed=None)
+    def without_victim(self, until: float) -> "Progress":
+        """There was none to evict: `until` then nothing is tried, and node-level things first."""
+        return evolve(self, settled_at=max(self.settled_at, until), reclaimed=None)
 
 
 @frozen(kw_only=True)
 class GracePolicy:
-    """The time that pods get; `most_seconds` is evictionMaxPodGracePeriod."""
+    """The time that pods get; `most_seconds` is evictionMaxPodGracePeriod.
+
+    A negative one leaves each pod its own, as the flag's description says.
+    """
 
     most_seconds: int = 0
 
@@ -119,8 +122,9 @@ class GracePolicy:
         """The grace of a pod that is evicted for a threshold."""
         if threshold.is_hard:
             return IMMEDIATE_GRACE_SECONDS
-        own = pod.spec.termination_grace_period_seconds
-        return self.most_seconds if own is None else min(self.most_seconds, own)
+        graces = (self.most_seconds, pod.spec.termination_grace_period_seconds)
+        told = [each for each in graces if each is not None and each >= 0]
+        return min(told, default=IMMEDIATE_GRACE_SECONDS)
 
 
 @frozen(kw_only=True)
@@ -145,8 +149,8 @@ class EvictionStep:
 
     starved: Starvation | None = None
     reclaim: tuple[Reclaim, ...] = ()
-    needs_pods: bool = False
-    """True if a pod has to go, and their figures are needed to tell which."""
+    needs: Figures | None = None
+    """The figures of pods that are needed to tell which one has to go."""
     victim: Victim | None = None
 
 
@@ -169,7 +173,7 @@ def decide(
     if reclaim and progress.reclaimed is not signal:
         return EvictionStep(starved=starved, reclaim=reclaim)
     if candidates is None:
-        return EvictionStep(starved=starved, needs_pods=True)
+        return EvictionStep(starved=starved, needs=figures_for(signal, layout))
     in_order = ranked(signal, candidates, layout)
     if not in_order:
         return EvictionStep(starved=starved)

@@ -17,7 +17,7 @@ import trio
 from attrs import define, field, frozen
 
 from state_machines.pod_ending import Ending
-from trio_kubelet.config.eviction import SIGNALS, Signal
+from trio_kubelet.config.eviction import Signal
 from trio_kubelet.eviction.decision import (
     EvictionStep,
     GracePolicy,
@@ -31,8 +31,9 @@ from trio_kubelet.eviction.decision import (
 from trio_kubelet.eviction.limits import has_own_limits
 from trio_kubelet.eviction.messages import THRESHOLD_MET
 from trio_kubelet.eviction.pressure import Assessment
-from trio_kubelet.eviction.ranking import Candidate, counts_layers
+from trio_kubelet.eviction.ranking import Candidate, Figures, figures_for
 from trio_kubelet.eviction.records import EvictionRecord, EvictionRecords, record_of
+from trio_kubelet.eviction.rhythm import PERIOD_SECONDS
 from trio_kubelet.eviction.watch import PressureWatch
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
 from trio_kubelet.stats import StatsProvider
@@ -158,25 +159,25 @@ class EvictionManager:
                 return
             assessment = await self._newest()  # Files of pods may have taken long to measure.
         decision = decide(assessment, self._progress, self._grace)
-        if decision.needs_pods and decision.starved is not None:
-            signal = decision.starved.threshold.signal
-            candidates = await self._candidates(
-                assessment,
-                disks=SIGNALS[signal].disk is not None,
-                fresh_files=True,
-                fresh_layers=counts_layers(signal, assessment.observed.layout),
-            )
+        while decision.needs is not None:
+            figures = decision.needs
+            candidates = await self._candidates(assessment, figures, fresh_files=True)
             if candidates is None:
                 return
-            if SIGNALS[signal].disk is not None:
-                # Pods and layers take long to measure. What went before is given back meanwhile.
-                measured_at = trio.current_time()
-                self._watch.look_now()
-                assessment = await self._newest(after=measured_at)
-            else:
-                assessment = await self._newest()
-            decision = decide(assessment, self._progress, self._grace, candidates)
+            assessment = await self._seen_since(figures)
+            decision = decide(assessment, self._progress, self._grace)
+            if decision.needs == figures:  # Nothing else has become short meanwhile.
+                decision = decide(assessment, self._progress, self._grace, candidates)
         await self._act(decision, assessment)
+
+    async def _seen_since(self, figures: Figures) -> Assessment:
+        """The assessment that counts, now that the pods were measured."""
+        if not figures.disks:
+            return await self._newest()
+        # Files and layers take long to measure. What went before is given back meanwhile.
+        measured_at = trio.current_time()
+        self._watch.look_now()
+        return await self._newest(after=measured_at)
 
     async def _act(self, decision: EvictionStep, assessment: Assessment) -> None:
         starved = decision.starved
@@ -192,19 +193,21 @@ class EvictionManager:
             return
         if decision.victim is None:
             log.warning("no pod can be evicted", signal=str(signal))
-            self._progress = self._progress.without_victim()
+            # While the pods of an agent that has just started are not known, others may come soon.
+            pause = PERIOD_SECONDS if self._pods.all_known.is_set() else 0.0
+            self._progress = self._progress.without_victim(trio.current_time() + pause)
             return
         age = (self._clock.now_ns() - assessment.observed.measured_ns) / 1e9
         for each in {threshold.signal for threshold in assessment.met}:
             self.on_decided.call(each, age)
         stopped = trio.Event()
         records = await self._evict([decision.victim], stopped)
-        if SIGNALS[signal].disk is None:
-            self._await_victims(records, LATE_SECONDS, stopped)
-        else:
-            has_layers = counts_layers(signal, assessment.observed.layout)
-            settles = LAYERS_SECONDS if has_layers else 0.0
+        figures = figures_for(signal, assessment.observed.layout)
+        if figures.disks:
+            settles = LAYERS_SECONDS if figures.layers else 0.0
             self._await_victims(records, DISKS_LATE_SECONDS, settle_seconds=settles)
+        else:
+            self._await_victims(records, LATE_SECONDS, stopped)
 
     async def _reclaim(self, signal: Signal, reclaims: Sequence[Reclaim]) -> None:
         """Let node-level things go. What fails leaves the rest to be tried."""
@@ -231,7 +234,8 @@ class EvictionManager:
         self._limits_due_at = now + LIMITS_SECONDS
         if not any(has_own_limits(pod) for pod in self._pods.active()):
             return False
-        candidates = await self._candidates(assessment, disks=True) or ()
+        figures = Figures(disks=True, layers=False)
+        candidates = await self._candidates(assessment, figures, fresh_files=False) or ()
         over = over_own_limits(candidates, assessment.observed.layout)
         if over:
             records = await self._evict(over, trio.Event())
@@ -239,12 +243,7 @@ class EvictionManager:
         return bool(over)
 
     async def _candidates(
-        self,
-        assessment: Assessment,
-        *,
-        disks: bool,
-        fresh_files: bool = False,
-        fresh_layers: bool = False,
+        self, assessment: Assessment, figures: Figures, *, fresh_files: bool
     ) -> tuple[Candidate, ...] | None:
         """The pods that may be evicted, measured now; None if that took too long or has failed.
 
@@ -253,18 +252,18 @@ class EvictionManager:
         """
         with trio.move_on_after(PODS_DEADLINE_SECONDS) as scope:
             async with trio.open_nursery() as nursery:
-                if disks:
+                if figures.disks:
                     nursery.start_soon(self._cancel_when_urgent, assessment, scope)
                 stats = await self._stats.usage_since(
                     trio.current_time(),
                     self._pods.active(),
-                    disks=disks,
+                    disks=figures.disks,
                     fresh_files=fresh_files,
-                    fresh_layers=fresh_layers,
+                    fresh_layers=figures.layers,
                 )
                 nursery.cancel_scope.cancel()
             has_figures = any(each.usage.memory is not None for each in stats.pods)
-            if stats.problems and (fresh_layers or not has_figures):
+            if stats.problems and (figures.layers or not has_figures):
                 log.warning("pod measurement incomplete", problems=dict(stats.problems))
                 return None
             by_uid = {each.uid: each for each in stats.pods}

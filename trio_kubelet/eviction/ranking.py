@@ -42,6 +42,15 @@ class Candidate:
 
 
 @frozen(kw_only=True)
+class Figures:
+    """The figures of pods that tell which one goes; without both of these, cgroups alone."""
+
+    disks: bool
+    layers: bool
+    """Writable layers, for which the runtime is asked."""
+
+
+@frozen(kw_only=True)
 class Claim:
     """The use of a signal's resource by a pod, and its request for it.
 
@@ -69,10 +78,10 @@ def ranked(
     return tuple(sorted(may_go, key=_rank_by(signal, layout)))
 
 
-def counts_layers(signal: Signal, layout: DiskLayout) -> bool:
-    """True if writable layers are on the disk that a signal measures."""
+def figures_for(signal: Signal, layout: DiskLayout) -> Figures:
+    """The figures that the order of pods for a signal stands on."""
     disk = SIGNALS[signal].disk
-    return disk is not None and disk in _DISKS_OF_LAYERS[layout]
+    return Figures(disks=disk is not None, layers=disk in _DISKS_OF_LAYERS[layout])
 
 
 def claim(signal: Signal, candidate: Candidate, layout: DiskLayout) -> Claim | None:

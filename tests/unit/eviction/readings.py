@@ -1,9 +1,9 @@
 """A node whose figures a test sets."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from tests.trio_clock import TrioClock
 from trio_kubelet.k8s import Pod
@@ -32,6 +32,8 @@ class Machine:
     read_at: list[float] = field(factory=list)
     hangs: bool = False
     seconds_of_disks: float = 0
+    seconds_of_cgroups: float = 0
+    when_measured: Callable[[], None] = lambda: None
     asked_for_layers: list[bool] = field(factory=list)
     asked_for_files: list[bool] = field(factory=list)
     problems: dict[str, str] = field(factory=dict)
@@ -57,8 +59,10 @@ class Machine:
         self.measures_pods.set()
         self.asked_for_files.append(disks and fresh_files)
         self.asked_for_layers.append(fresh_layers)
-        await trio.sleep(self.seconds_of_disks if disks else 0)
-        return Stats(node=self._node(), pods=self.pods, problems=self.problems)
+        pods = self.pods if disks else tuple(evolve(p, ephemeral_storage=None) for p in self.pods)
+        await trio.sleep(self.seconds_of_disks if disks else self.seconds_of_cgroups)
+        self.when_measured()
+        return Stats(node=self._node(), pods=pods, problems=self.problems)
 
     def _node(self) -> NodeStats:
         now = TrioClock().now_ns()

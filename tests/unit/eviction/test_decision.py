@@ -56,7 +56,7 @@ def step(decision: EvictionStep) -> str:
         return f"evict {decision.victim.pod.metadata.name}"
     if decision.reclaim:
         return "reclaim " + ", ".join(decision.reclaim)
-    if decision.needs_pods:
+    if decision.needs is not None:
         return "measure pods"
     return "nothing" if decision.starved is None else "nobody"
 
@@ -157,7 +157,8 @@ OWN_LIMITS = NEVER.while_ending_for_own_limits()
         (Signal.NODE_DISK, RECLAIMING.after_reclaim(Signal.NODE_DISK, 99), "evict disk"),
         (Signal.NODE_DISK, RECLAIMING.after_reclaim(Signal.NODE_DISK, 101), "nothing"),
         (Signal.NODE_DISK, RECLAIMING.after_reclaim(Signal.IMAGE_DISK, 99), BOTH),
-        (Signal.NODE_DISK, Progress(reclaimed=Signal.NODE_DISK).without_victim(), BOTH),
+        (Signal.NODE_DISK, Progress(reclaimed=Signal.NODE_DISK).without_victim(99), BOTH),
+        (Signal.MEMORY, NEVER.without_victim(100.1), "nothing"),
         (Signal.NODE_DISK, Progress(reclaimed=Signal.NODE_DISK).while_ending().after_end(9), BOTH),
         (Signal.NODE_DISK, ENDING.after_reclaim(Signal.NODE_DISK, 99), "nothing"),
         (Signal.MEMORY, RECLAIMING.while_ending().after_end(99), "evict memory"),
@@ -214,6 +215,8 @@ def test_a_soft_threshold_waits_for_its_grace_period(
         (20, 30, 20),
         (20, None, 20),
         (60, 0, 0),
+        (-1, 30, 30),
+        (-1, None, 1),
     ],
 )
 def test_the_grace_of_a_soft_eviction_is_the_smaller_one(

@@ -401,18 +401,47 @@ async def test_memory_that_runs_out_waits_for_no_measurement_of_disks(
         assert node.ended[0][0] - began_at < 1
 
 
-async def test_no_pod_goes_for_a_disk_that_has_room_again_when_pods_are_measured(
+async def test_memory_that_is_free_again_lets_no_pod_go_by_its_name_for_a_disk(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with running(tmp_path) as node:
-        node.machine.seconds_of_disks = 15
+        node.machine.seconds_of_disks, node.machine.seconds_of_cgroups = 8, 3
         node.add("a", 10)
+        node.add("b", 20)
         node.machine.disk = 950
-        await settled(12)
-        assert node.reclaimed
-        node.machine.disk = 0
-        await settled()
-    assert node.victims == []
+        await node.machine.measures_pods.wait()
+        node.machine.memory = 950
+        while node.machine.asked_for_layers != [True, False]:
+            await trio.sleep(0.1)
+        node.measure()  # Memory is what the pods use again, and the kernel says so.
+        node.watch.look_now()
+        await node.any_ended.wait()
+    assert node.machine.asked_for_layers == [True, False, True]
+    assert node.victims == ["b"]
+
+
+async def test_memory_that_runs_out_behind_a_measurement_of_disks_is_measured_anew(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.machine.seconds_of_disks = 8
+        node.add("a", 10)
+        node.add("b", 20)
+        node.machine.when_measured = lambda: node.add("a", 950)
+        node.machine.disk = 950
+        await node.any_ended.wait()
+    assert node.machine.asked_for_layers == [True, False]
+    assert node.victims == ["a"]
+
+
+async def test_a_node_without_a_pod_that_may_go_is_not_tried_again_at_each_look(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.machine.memory = 950
+        await settled(35)
+    assert 3 <= len(node.machine.asked_for_layers) <= 4
+    assert len(node.machine.read_at) > 30
 
 
 async def test_what_users_and_programs_are_told(autojump_clock: MockClock, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from trio_kubelet.config.eviction import Signal
 from trio_kubelet.eviction.ranking import (
     Candidate,
     claim,
-    counts_layers,
+    figures_for,
     ranked,
 )
 from trio_kubelet.eviction.thresholds import DiskLayout
@@ -128,7 +128,7 @@ def test_who_has_more_files_than_can_be_counted_is_above_all_others_of_its_prior
     ],
 )
 def test_layers_count_where_they_are(layout: DiskLayout, disks: str) -> None:
-    counted = {signal.partition(".")[0] for signal in Signal if counts_layers(signal, layout)}
+    counted = {signal.partition(".")[0] for signal in Signal if figures_for(signal, layout).layers}
     assert counted == set(disks.split())
 
 
