@@ -112,6 +112,14 @@ class HollowRuntime:
         """PodSandboxStatus."""
         return await self._answer("PodSandboxStatus", request, self.sandboxes.status)
 
+    async def update_pod_sandbox_resources(
+        self, request: cri.UpdatePodSandboxResourcesRequest
+    ) -> cri.UpdatePodSandboxResourcesResponse:
+        """UpdatePodSandboxResources."""
+        return await self._answer(
+            "UpdatePodSandboxResources", request, self.sandboxes.update_resources
+        )
+
     async def list_pod_sandbox(
         self, request: cri.ListPodSandboxRequest
     ) -> cri.ListPodSandboxResponse:

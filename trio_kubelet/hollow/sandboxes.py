@@ -103,6 +103,15 @@ class Sandboxes:
             await self._stop(sandbox)
         return cri.StopPodSandboxResponse()
 
+    async def update_resources(
+        self, request: cri.UpdatePodSandboxResourcesRequest
+    ) -> cri.UpdatePodSandboxResourcesResponse:
+        """UpdatePodSandboxResources: what the status shows later."""
+        await trio.lowlevel.checkpoint()
+        linux = self.find(request.pod_sandbox_id).config.linux
+        linux.resources, linux.overhead = request.resources, request.overhead
+        return cri.UpdatePodSandboxResourcesResponse()
+
     async def remove(self, request: cri.RemovePodSandboxRequest) -> cri.RemovePodSandboxResponse:
         """RemovePodSandbox: stops it, removes its containers; an unknown id is no error."""
         sandbox = self._sandboxes.get(request.pod_sandbox_id)

@@ -272,6 +272,18 @@ class RuntimeClient:
         request = cri.UpdateContainerResourcesRequest(container_id=container_id, linux=resources)
         await self._ask(_Runtime.update_container_resources, request)
 
+    async def update_pod_sandbox_resources(
+        self,
+        sandbox_id: str,
+        resources: cri.LinuxContainerResources,
+        overhead: cri.LinuxContainerResources,
+    ) -> None:
+        """Tell of other resources of a pod; UNIMPLEMENTED on some runtimes. May be repeated."""
+        request = cri.UpdatePodSandboxResourcesRequest(
+            pod_sandbox_id=sandbox_id, resources=resources, overhead=overhead
+        )
+        await self._ask(_Runtime.update_pod_sandbox_resources, request)
+
     async def container_stats(self, container_id: str) -> cri.ContainerStats:
         """Ask what one running container uses now."""
         request = cri.ContainerStatsRequest(container_id=container_id)

@@ -38,6 +38,8 @@ class Machine:
     asked_for_files: list[bool] = field(factory=list)
     problems: dict[str, str] = field(factory=dict)
     measures_pods: trio.Event = field(factory=trio.Event)
+    measures_cgroups: trio.Event = field(factory=trio.Event)
+    """Without disks, that is."""
 
     async def read(self, _time: float) -> NodeReading:
         """Read the node."""
@@ -57,6 +59,8 @@ class Machine:
     ) -> Stats:
         """Read node and pods."""
         self.measures_pods.set()
+        if not disks:
+            self.measures_cgroups.set()
         self.asked_for_files.append(disks and fresh_files)
         self.asked_for_layers.append(fresh_layers)
         pods = self.pods if disks else tuple(evolve(p, ephemeral_storage=None) for p in self.pods)

@@ -411,8 +411,7 @@ async def test_memory_that_is_free_again_lets_no_pod_go_by_its_name_for_a_disk(
         node.machine.disk = 950
         await node.machine.measures_pods.wait()
         node.machine.memory = 950
-        while node.machine.asked_for_layers != [True, False]:
-            await trio.sleep(0.1)
+        await node.machine.measures_cgroups.wait()
         node.measure()  # Memory is what the pods use again, and the kernel says so.
         node.watch.look_now()
         await node.any_ended.wait()

@@ -206,6 +206,33 @@ async def test_what_the_runtime_or_the_kernel_refuses_is_tried_again(
         assert limits(at)[0] == 128
 
 
+@pytest.mark.parametrize("code", [Code.UNIMPLEMENTED, Code.NOT_FOUND])
+async def test_a_runtime_that_cannot_be_told_of_the_pods_sums_is_no_obstacle(
+    tmp_path: Path, autojump_clock: MockClock, code: Code
+) -> None:
+    async with node(tmp_path) as at:
+        await admitted(at, asking())
+        at.faults.add("UpdatePodSandboxResources", CallFault(error=RpcError(code, "no")))
+        assert await resized(at, asking("128Mi", "2")) == ""
+        assert limits(at) == (128, 200_000)
+
+
+async def test_a_runtime_may_refuse_the_pods_sums_before_anything_is_changed(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    cgroups, larger = Cgroups(), asking("128Mi", "2")
+    async with node(tmp_path, cgroups=cgroups) as at:
+        await admitted(at, asking())
+        refusal = RpcError(Code.UNKNOWN, "a plugin says no")
+        at.faults.add("UpdatePodSandboxResources", CallFault(error=refusal))
+        assert await resized(at, larger) == "a plugin says no"
+        assert (limits(at), cgroups.steps) == ((64, 100_000), [])
+        assert (await at.sync(larger)).resize_error == ""
+        (sandbox,) = at.runtime.sandboxes
+        told = sandbox.config.linux.resources
+        assert (told.memory_limit_in_bytes, told.cpu_quota) == (128 * MIB, 200_000)
+
+
 async def test_cpu_is_changed_and_recorded_though_the_runtime_refuses_the_memory(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -324,7 +324,8 @@ class PodContainers:
         # After what is restarted has stopped, and before anything is started.
         error = ""
         try:
-            await parts.resizer.resize(pod, plan.resize)
+            sandbox = None if plan.stop_pod else observed.ready_sandbox
+            await parts.resizer.resize(pod, plan.resize, sandbox)
         except ResizeError as failure:
             error = failure.message
         done = await self._make(sync, plan, observed)

@@ -5,8 +5,9 @@
 So at no moment is a container allowed more than its pod. The two resources go apart: what is in the
 way of one does not hold up the other, and each container is told only of what changes. No memory
 limit is set below what is used: the kernel would kill for it. Nothing is done before the allocation
-is on the disk; what was done is recorded after it. Each step may be made again, so an agent that is
-killed between two of them goes on with the next plan.
+is on the disk and the runtime, which may refuse the pod's new sums, was told of them; what was done
+is recorded after it. Each step may be made again, so an agent that is killed between two of them
+goes on with the next plan.
 """
 
 from operator import attrgetter
@@ -19,10 +20,15 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.config.resources import resource_update
+from trio_kubelet.runtime.config.resources import (
+    resource_update,
+    sandbox_overhead,
+    sandbox_resources,
+)
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.resize_plan import RESIZABLE, ContainerUpdate, ResizePlan
 from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.observed import ObservedSandbox
 from trio_kubelet.tasks.callbacks import Callbacks
 
 NOT_RECORDED = "the allocation of the pod cannot be written to the disk of the node"
@@ -48,14 +54,15 @@ class PodResizer:
     _node: NodeFacts
     _on_try: Callbacks[[float, bool]]
 
-    async def resize(self, pod: Pod, plan: ResizePlan) -> None:
+    async def resize(self, pod: Pod, plan: ResizePlan, sandbox: ObservedSandbox | None) -> None:
         """Carry out a plan for a pod as it is allocated. Raises ResizeError.
 
-        Cancelled, it leaves what was done; made again, it does the rest.
+        `sandbox` is the one that it runs in, None if that has gone. Cancelled, it leaves what was
+        done; made again, it does the rest.
         """
         began_at, worked = trio.current_time(), False
         try:
-            problems = await self._resize_all(pod, plan)
+            problems = await self._resize_all(pod, plan, sandbox)
             worked = not problems
         finally:
             self._on_try.call(trio.current_time() - began_at, worked)
@@ -72,10 +79,15 @@ class PodResizer:
         # A disk that is full keeps no container from starting; it may restart once too often then.
         await self._allocations.keep()
 
-    async def _resize_all(self, pod: Pod, plan: ResizePlan) -> list[str]:
+    async def _resize_all(
+        self, pod: Pod, plan: ResizePlan, sandbox: ObservedSandbox | None
+    ) -> list[str]:
         """Change what can be changed; return what was in the way of the rest."""
         if not await self._allocations.keep():
             return [NOT_RECORDED]
+        refusal = await self._refusal(pod, sandbox)
+        if refusal:
+            return [refusal]
         tried = [await self._resize_one(pod, plan, resource) for resource in RESIZABLE]
         problems = [problem for problem in tried if problem]
         if not problems:
@@ -84,6 +96,17 @@ class PodResizer:
         # One that does not get to the disk does no harm: a later agent resizes again, to the same.
         await self._allocations.keep()
         return problems
+
+    async def _refusal(self, pod: Pod, sandbox: ObservedSandbox | None) -> str:
+        """Tell the runtime of the pod's resources; return why it refuses them, or ""."""
+        if sandbox is None:
+            return ""
+        resources, overhead = sandbox_resources(pod, self._node), sandbox_overhead(pod, self._node)
+        try:
+            await self._client.update_pod_sandbox_resources(sandbox.id, resources, overhead)
+        except RpcError as error:
+            return "" if error.code in (Code.UNIMPLEMENTED, Code.NOT_FOUND) else error.message
+        return ""
 
     async def _resize_one(self, pod: Pod, plan: ResizePlan, resource: str) -> str:
         """Change one resource of the pod and its containers; return what was in the way, or ""."""
