@@ -22,6 +22,7 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.resources import (
     container_resources,
     oom_score_adj,
+    resource_update,
     sandbox_overhead,
     sandbox_resources,
 )
@@ -203,6 +204,14 @@ def test_memory_qos_throttles_below_the_limit_and_protects_by_tier() -> None:
     assert open_ended == str(int(2 * GI + 0.9 * 4 * GI) // 4096 * 4096)
     all_of_it = {"memory.high": str(int(0.9 * 6 * GI) // 4096 * 4096)}
     assert resources(NOT_SET, tiered).unified == {**plain, **all_of_it}
+
+
+def test_a_container_that_is_resized_to_its_limit_is_throttled_no_more() -> None:
+    node = gated(evolve(V2, allocatable=lambda: {"memory": Quantity("6Gi")}), MemoryQoS=True)
+    for resized, expected in ((GUARANTEED, "max"), (BURSTABLE, str(int(3.8 * GI) // 4096 * 4096))):
+        update = resource_update(pod(resized), resized, node, "memory")
+        assert update.unified["memory.high"] == expected
+    assert "memory.high" not in resource_update(pod(GUARANTEED), GUARANTEED, V2, "memory").unified
 
 
 def test_a_sandbox_has_the_sums_without_the_overhead() -> None:

@@ -84,7 +84,7 @@ def container_resources(
     resources.oom_score_adj = oom_score_adj(pod, container, node.memory_capacity_bytes)
     resources.hugepage_limits = _hugepage_limits({**whole, **limits}, node.hugepage_sizes)
     _limit_swap(resources, pod, container, node)
-    if node.settings.gates["MemoryQoS"] and node.cgroup_v2:
+    if _has_memory_qos(node):
         resources.unified.update(_memory_qos(pod, container, node))
     return resources
 
@@ -101,11 +101,13 @@ def resource_update(
         return cri.LinuxContainerResources(
             cpu_shares=values.cpu_shares, cpu_quota=values.cpu_quota, cpu_period=values.cpu_period
         )
+    # A container that is throttled no more would keep the amount that it was throttled at.
+    unthrottled = {"memory.high": "max"} if _has_memory_qos(node) else {}
     return cri.LinuxContainerResources(
         memory_limit_in_bytes=values.memory_limit_in_bytes,
         memory_swap_limit_in_bytes=values.memory_swap_limit_in_bytes,
         oom_score_adj=values.oom_score_adj,
-        unified=values.unified,
+        unified={**unthrottled, **values.unified},
     )
 
 
@@ -180,6 +182,10 @@ def _swap_limit_bytes(container: Container, node: NodeFacts) -> int:
     if request > capacity:
         return 0
     return request * node.swap_capacity_bytes // capacity
+
+
+def _has_memory_qos(node: NodeFacts) -> bool:
+    return node.settings.gates["MemoryQoS"] and node.cgroup_v2
 
 
 def _memory_qos(pod: Pod, container: Container, node: NodeFacts) -> dict[str, str]:
