@@ -77,9 +77,9 @@ def tables(found: Json) -> Sequence["Table"]:
             ("pod", "container", "process", "size", "file"),
             (
                 (
-                    f"{each['namespace']}/{each['pod']}",
+                    f"{each['namespace']}/{each['pod']}" if each["pod"] else "the node",
                     each["container"],
-                    str(each["pid"]),
+                    f"{each['pid']} {each['command']}",
                     size(each["bytes"]),
                     each["path"],
                 )

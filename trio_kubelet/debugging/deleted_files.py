@@ -1,7 +1,8 @@
-"""Files that processes of containers hold open though they are deleted: space that no walk finds.
+"""Files that processes hold open though they are deleted: space that no walk finds.
 
-They are found under /proc, as root only. What a container can make the search cost is bounded: so
-many processes and descriptors are looked at, and for so long. Everything here blocks.
+They are those of containers and of the node itself, found under /proc, as root only. What a
+container can make the search cost is bounded: so many processes and descriptors are looked at, and
+for so long. Everything here blocks.
 """
 
 import os
@@ -33,7 +34,9 @@ class DeletedFile:
     """A file without a name, and one of the processes that have it open."""
 
     container_id: str
+    """Empty if the process is in none of the pods' containers."""
     pid: int
+    command: str
     path: str
     used_bytes: int
 
@@ -49,22 +52,29 @@ class DeletedFiles:
 def find_deleted_files(
     container_ids: Collection[str], processes: Path = Path("/proc")
 ) -> DeletedFiles:
-    """Look through the processes of these containers."""
+    """Look through all processes; `container_ids` are the containers of pods."""
     deadline = time.monotonic() + MAX_SECONDS
     found: dict[tuple[int, int], DeletedFile] = {}
     looked_at, pids = 0, _pids(processes)
     complete = len(pids) <= MAX_PROCESSES
     for pid in pids[:MAX_PROCESSES]:
-        container_id = _container_of(processes / str(pid), container_ids)
-        for descriptor in _descriptors(processes / str(pid)) if container_id else ():
+        process = processes / str(pid)
+        container_id: str | None = None
+        for descriptor in _descriptors(process):
             looked_at += 1
             if looked_at > MAX_DESCRIPTORS or time.monotonic() > deadline:
                 return _largest(found.values(), complete=False)
             deleted = _deleted(descriptor)
             if deleted is not None:
                 key, path, used_bytes = deleted
+                if container_id is None:
+                    container_id = _container_of(process, container_ids)
                 file = DeletedFile(
-                    container_id=container_id, pid=pid, path=path, used_bytes=used_bytes
+                    container_id=container_id,
+                    pid=pid,
+                    command=_command(process),
+                    path=path,
+                    used_bytes=used_bytes,
                 )
                 found.setdefault(key, file)
     return _largest(found.values(), complete=complete)
@@ -87,6 +97,12 @@ def _container_of(process: Path, container_ids: Collection[str]) -> str:
             container_id: str = found.decode()
             if container_id in container_ids:
                 return container_id
+    return ""
+
+
+def _command(process: Path) -> str:
+    with suppress(OSError):
+        return (process / "comm").read_bytes().rstrip(b"\n").decode(errors="replace")
     return ""
 
 

@@ -191,13 +191,18 @@ def dead_containers(observed: Iterable[ObservedPod]) -> Sequence[Fields]:
 
 
 def _deleted_files(found: DeletedFiles, observed: Iterable[ObservedPod]) -> Sequence[Fields]:
-    owners = {each.id: (pod, each.name) for pod in observed for each in pod.containers}
+    """Those of the node's own processes have no namespace, pod and container."""
+    owners = {
+        each.id: {"namespace": pod.namespace, "pod": pod.name, "container": each.name}
+        for pod in observed
+        for each in pod.containers
+    }
+    nobody = {"namespace": "", "pod": "", "container": ""}
     return [
         {
-            "namespace": owners[file.container_id][0].namespace,
-            "pod": owners[file.container_id][0].name,
-            "container": owners[file.container_id][1],
+            **owners.get(file.container_id, nobody),
             "pid": file.pid,
+            "command": file.command,
             "path": file.path,
             "bytes": file.used_bytes,
         }

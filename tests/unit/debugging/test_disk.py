@@ -83,6 +83,7 @@ def processes(tmp_path: Path) -> Iterator[Path]:
     own = folder / str(os.getpid())
     own.mkdir(parents=True)
     (own / "cgroup").write_text(f"0::/kubepods/pod1/cri-containerd-{ID}.scope\n")
+    (own / "comm").write_text("shop\n")
     (own / "fd").symlink_to("/proc/self/fd")
     (folder / "99999").mkdir()
     (folder / "uptime").touch()
@@ -98,9 +99,10 @@ def test_files_that_are_deleted_and_open_are_found_by_container(processes: Path)
     assert found.complete
     ours = [each for each in found.files if each.path.startswith(str(processes.parent))]
     assert len(ours) == 1
-    assert (ours[0].container_id, ours[0].pid) == (ID, os.getpid())
+    assert (ours[0].container_id, ours[0].pid, ours[0].command) == (ID, os.getpid(), "shop")
     assert ours[0].used_bytes >= 20_000
-    assert find_deleted_files({"cd" * 32}, processes).files == ()
+    of_the_node = find_deleted_files({"cd" * 32}, processes).files
+    assert ("", ours[0].path) in {(each.container_id, each.path) for each in of_the_node}
 
 
 @pytest.mark.parametrize("limit", ["MAX_DESCRIPTORS", "MAX_SECONDS", "MAX_PROCESSES"])
@@ -114,7 +116,8 @@ def test_a_search_that_would_take_too_long_ends_and_says_so(
 def test_the_largest_files_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deleted_files, "MAX_FILES", 2)
     files = [
-        DeletedFile(container_id=ID, pid=1, path=f"/{used}", used_bytes=used) for used in (1, 3, 2)
+        DeletedFile(container_id=ID, pid=1, command="c", path=f"/{used}", used_bytes=used)
+        for used in (1, 3, 2)
     ]
     told = deleted_files._largest(files, complete=True).files
     assert [each.used_bytes for each in told] == [3, 2]
@@ -143,7 +146,15 @@ REPORT = {
     ],
     "deadContainers": [],
     "deletedFiles": [
-        {"namespace": "n", "pod": "p", "container": "c", "pid": 7, "path": "/a\x1b[2J", "bytes": 9}
+        {
+            "namespace": "",
+            "pod": "",
+            "container": "",
+            "pid": 7,
+            "command": "journald",
+            "path": "/a\x1b[2J",
+            "bytes": 9,
+        }
     ],
     "problems": {},
 }
@@ -159,6 +170,7 @@ def test_a_report_is_shown_in_tables_of_what_there_is() -> None:
     cells = [[str(cell) for column in table.columns for cell in column.cells] for table in made]
     assert cells[0] == ["ns/p", "2.0Ki", "?", "0B"]
     assert cells[1] == ["\\[red]web:1", "3.0Mi", "never", "in use, pinned"]
+    assert cells[2][:3] == ["the node", "", "7 journald"]
     assert cells[2][-1] == "/a\ufffd[2J"
 
 

@@ -75,7 +75,7 @@ class Node:
         """In the place of the thread that searches for files."""
         assert options["abandon_on_cancel"]
         await self._reach("deletedFiles")
-        file = DeletedFile(container_id=ID, pid=1, path="/f", used_bytes=9)
+        file = DeletedFile(container_id=ID, pid=1, command="c", path="/f", used_bytes=9)
         return DeletedFiles(files=(file,), complete=True)
 
 
