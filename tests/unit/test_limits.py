@@ -32,7 +32,7 @@ from trio_kubelet.status import conditions
 from trio_kubelet.sync.admission import node_features
 from trio_kubelet.telemetry import event_writer, journal, log
 from trio_kubelet.tracing import queue
-from trio_kubelet.volumes import disks, env_file, fc, names_in_use, payload
+from trio_kubelet.volumes import disks, env_file, fc, names_in_use, payload, plugin
 from trio_kubelet.volumes import iscsi as iscsi_volumes
 
 PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
@@ -83,6 +83,13 @@ NAMED = {
     "Logins in one pull secret": [number(credentials.MAX_LOGINS)],
     "Records of when images were used": [mib(use_records.MAX_BYTES)],
     "Files of one volume of configuration": [number(payload.MAX_FILES), mib(payload.MAX_BYTES)],
+    "Threads that prepare volumes, remove them": [
+        f"{plugin.MAX_THREADS} of each kind",
+        f"one namespace has {plugin.MAX_THREADS_OF_NAMESPACE} and",
+        f"one pod {plugin.MAX_THREADS_OF_POD} at",
+        f"{plugin.STUCK_SECONDS:.0f} s counts",
+        f"up to {plugin.MAX_THREADS_WITH_STUCK}",
+    ],
     "Portals of an `iscsi` volume": [number(iscsi_volumes.MAX_PORTALS)],
     "A portal or an interface": [number(fc.MAX_WWN_BYTES), number(disks.MAX_NAME_BYTES)],
     "Devices that a plugin lists": [

@@ -37,6 +37,9 @@ log = structlog.get_logger("stats")
 WALKS = 2
 """At once, of different namespaces: each may take WALK_SECONDS, and pods are many."""
 WALK_SECONDS = 12.0
+STUCK_SECONDS = WALK_SECONDS + 3.0
+"""A walk that took longer hangs, in a mount that does not answer: another begins beside it."""
+WALKS_WITH_STUCK = 32
 REST_FACTOR = 20
 QUICK_SECONDS = 0.5
 """A walk that took no longer is made again for a decision, without rest."""
@@ -122,7 +125,9 @@ class DiskUsages:
         self._clock = clock
         self._with_volumes = volume_seconds >= 0
         self._period_seconds = volume_seconds if volume_seconds > 0 else LOG_PERIOD_SECONDS
-        self._threads = FairLimiter(WALKS, 1)
+        self._threads = FairLimiter(
+            WALKS, 1, stuck_seconds=STUCK_SECONDS, most_held=WALKS_WITH_STUCK
+        )
         self._known: dict[str, _Known] = {}
         self._walking: dict[str, trio.Event] = {}
         self.on_walk: Callbacks[[PodDisk]] = Callbacks()

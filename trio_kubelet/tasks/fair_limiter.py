@@ -3,15 +3,17 @@
 A plain limiter serves first come, first served: one pod whose twenty reads hang has all slots, and
 a queue of its hundred further ones stands before everybody else's. Here each owner has at most so
 many slots at a time, and so has each of its pods, as one tenant may have many. Owners who wait are
-served in turns, and within an owner's turns its pods are.
+served in turns, and within an owner's turns its pods are. As a tenant may have several namespaces,
+too, a slot can be given out again when it was held for so long that its work must hang: from then
+on it counts for its owner and pod alone.
 """
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
 import trio
-from outcome import Value
 
 from trio_kubelet.tasks.threads import run_in_thread
 
@@ -28,12 +30,28 @@ class FairLimiter:
     its slots.
     """
 
-    def __init__(self, slots: int, slots_of_owner: int, slots_of_pod: int | None = None) -> None:
+    def __init__(
+        self,
+        slots: int,
+        slots_of_owner: int,
+        slots_of_pod: int | None = None,
+        *,
+        stuck_seconds: float = math.inf,
+        most_held: int = 0,
+    ) -> None:
+        """A slot that was held for `stuck_seconds` is no longer one of the `slots`.
+
+        But no more than `most_held` are held in all, if that is more than `slots`.
+        """
         self._held_by_owner: Counter[str] = Counter()
         self._held_by_pod: Counter[_Key] = Counter()
         self._holders: dict[object, _Key] = {}
-        self._waiting: OrderedDict[str, OrderedDict[str, _Tasks]] = OrderedDict()
-        """The tasks of each owner's pods."""
+        self._stuck_seconds = stuck_seconds
+        self._most_held = most_held
+        self._counted: dict[object, float] = {}
+        """The holders of the `slots`, and since when they have them, the oldest first."""
+        self._waiting: OrderedDict[str, OrderedDict[str, _Waits]] = OrderedDict()
+        """Those that wait for each owner's pods."""
         self.set_slots(slots, slots_of_owner, slots_of_pod)
 
     def set_slots(self, slots: int, slots_of_owner: int, slots_of_pod: int | None = None) -> None:
@@ -68,23 +86,43 @@ class FairLimiter:
         await trio.lowlevel.checkpoint_if_cancelled()
         if holder in self._holders:
             raise RuntimeError("this holder has a slot already")
+        self._let_go_of_stuck()
         if self._may_have_one(key):
             self._take(key, holder)
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
         owner, pod = key
-        task = trio.lowlevel.current_task()
-        self._waiting.setdefault(owner, OrderedDict()).setdefault(pod, {})[task] = holder
+        served = trio.Event()
+        self._waiting.setdefault(owner, OrderedDict()).setdefault(pod, {})[served] = holder
+        try:
+            await self._wait(served)
+        except BaseException:
+            if served.is_set():
+                self._release(holder)
+            else:
+                del self._waiting[owner][pod][served]
+                self._forget_if_empty(key)
+            raise
 
-        def give_up(_: object) -> trio.lowlevel.Abort:
-            del self._waiting[owner][pod][task]
-            self._forget_if_empty(key)
-            return trio.lowlevel.Abort.SUCCEEDED
+    async def _wait(self, served: trio.Event) -> None:
+        while not served.is_set():
+            oldest = next(iter(self._counted.values()), math.inf)
+            with trio.move_on_at(oldest + self._stuck_seconds):
+                await served.wait()
+            self._let_go_of_stuck()
 
-        await trio.lowlevel.wait_task_rescheduled(give_up)
+    def _let_go_of_stuck(self) -> None:
+        """Give out the slots of those that have had theirs for too long; they go on without."""
+        now = trio.current_time()
+        for holder, since in [*self._counted.items()]:
+            if since + self._stuck_seconds > now:
+                return
+            del self._counted[holder]
+            self._serve_next()
 
     def _release(self, holder: object) -> None:
         key = self._holders.pop(holder)
+        self._counted.pop(holder, None)
         self._held_by_owner -= Counter((key[0],))  # without those that have none
         self._held_by_pod -= Counter((key,))
         self._serve_next()
@@ -98,18 +136,18 @@ class FairLimiter:
         if key is None:
             return False
         owner, pod = key
-        tasks = self._waiting[owner][pod]
-        task = next(iter(tasks))
-        holder = tasks.pop(task)
+        waits = self._waiting[owner][pod]
+        served = next(iter(waits))
+        holder = waits.pop(served)
         self._waiting[owner].move_to_end(pod)
         self._waiting.move_to_end(owner)
         self._forget_if_empty(key)
         self._take(key, holder)
-        trio.lowlevel.reschedule(task, Value(None))
+        served.set()
         return True
 
     def _next(self) -> "_Key | None":
-        if len(self._holders) >= self._slots:
+        if not self._has_free_slot():
             return None
         # Those that have all their slots are few: as many as there are slots.
         for owner, pods in self._waiting.items():
@@ -121,10 +159,14 @@ class FairLimiter:
 
     def _may_have_one(self, key: "_Key") -> bool:
         return (
-            len(self._holders) < self._slots
+            self._has_free_slot()
             and self._held_by_owner[key[0]] < self._slots_of_owner
             and self._held_by_pod[key] < self._slots_of_pod
         )
+
+    def _has_free_slot(self) -> bool:
+        most_held = max(self._most_held, self._slots)
+        return len(self._counted) < self._slots and len(self._holders) < most_held
 
     def _forget_if_empty(self, key: "_Key") -> None:
         owner, pod = key
@@ -137,6 +179,7 @@ class FairLimiter:
         self._held_by_owner[key[0]] += 1
         self._held_by_pod[key] += 1
         self._holders[holder] = key
+        self._counted[holder] = trio.current_time()
 
 
 _Key = tuple[str, str]
@@ -153,8 +196,8 @@ class _Pod(Protocol):
     def uid(self) -> str: ...
 
 
-_Tasks = dict[trio.lowlevel.Task, object]
-"""Tasks that wait, in their order, with what they hold the slot for."""
+_Waits = dict[trio.Event, object]
+"""What is set when those that wait are served, in their order, with what will hold the slot."""
 
 
 class Share:

@@ -3,7 +3,8 @@
 A path of the node may be on a network file system that does not answer, and the removal of a large
 volume takes minutes. Each kind of work has threads of its own, so that none waits for another:
 not the pods whose volumes are on a disk that answers, and not the housekeeping. Within a kind a
-pod has its share: all of its paths may be on the disk that does not answer.
+pod has its share: all of its paths may be on the disk that does not answer. A thread that hangs is
+one of this share alone, as many namespaces may have such paths, and a disk may be away for days.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -167,13 +168,22 @@ MAX_THREADS = 16
 """Of one kind: enough for many mounts at once, few enough for a disk that hangs."""
 MAX_THREADS_OF_NAMESPACE = 8
 MAX_THREADS_OF_POD = 4
+STUCK_SECONDS = 10.0
+"""A thread that took longer hangs, mostly: another one does the work of others beside it."""
+MAX_THREADS_WITH_STUCK = 128
 VOLUMES_AT_ONCE = 20
 """Of one pod: most wait for drivers and for the API server while a few have the threads."""
 
 
 def thread_limiter() -> FairLimiter:
     """Return threads for one kind of work, shared by namespaces and their pods."""
-    return FairLimiter(MAX_THREADS, MAX_THREADS_OF_NAMESPACE, MAX_THREADS_OF_POD)
+    return FairLimiter(
+        MAX_THREADS,
+        MAX_THREADS_OF_NAMESPACE,
+        MAX_THREADS_OF_POD,
+        stuck_seconds=STUCK_SECONDS,
+        most_held=MAX_THREADS_WITH_STUCK,
+    )
 
 
 @frozen(kw_only=True)

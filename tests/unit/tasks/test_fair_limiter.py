@@ -5,9 +5,12 @@ from functools import partial
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.trio_clock import TrioClock
 from trio_kubelet.logs import LogChanges, LogReader
+from trio_kubelet.stats.disk_usage import DiskUsages
+from trio_kubelet.tasks.concurrency import BackgroundTasks
 from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
 from trio_kubelet.volumes.plugin import VolumeThreads
 
@@ -129,6 +132,75 @@ async def test_the_pods_of_one_namespace_leave_threads_to_others(limiter: FairLi
             async with limiter.share("good", "uid"):
                 pass
         nursery.cancel_scope.cancel()
+    assert limiter.held == 0
+
+
+@pytest.mark.parametrize(
+    "limiter",
+    [
+        VolumeThreads().preparing,
+        VolumeThreads().removing,
+        VolumeThreads().host_paths,
+        VolumeThreads().owning,
+        DiskUsages(BackgroundTasks(), TrioClock(), 60)._threads,
+    ],
+)
+async def test_threads_that_hang_in_a_few_namespaces_leave_some_to_others(
+    limiter: FairLimiter, autojump_clock: MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        for number in range(100):
+            share = limiter.share(f"hostile-{number % 4}", f"uid-{number}")
+            nursery.start_soon(hold_forever, share)
+        await wait_all_tasks_blocked()
+        with trio.fail_after(3600):
+            async with limiter.share("good", "uid"):
+                pass
+        nursery.cancel_scope.cancel()
+    assert limiter.held == 0
+
+
+async def test_a_slot_that_is_held_for_long_counts_for_its_owner_and_pod_alone(
+    autojump_clock: MockClock,
+) -> None:
+    limiter = FairLimiter(2, 2, 1, stuck_seconds=10, most_held=4)
+    begun: list[str] = []
+
+    async def hold_for_ever(owner: str, pod: str) -> None:
+        async with limiter.share(owner, pod):
+            begun.append(owner + pod)
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        for key, held in (
+            ("a1", ["a1"]),
+            ("a1", ["a1"]),  # Its pod has its slot.
+            ("a2", ["a1", "a2"]),
+            ("a3", ["a1", "a2"]),  # And so has its owner.
+            ("b1", ["a1", "a2", "b1"]),
+            ("c1", ["a1", "a2", "b1", "c1"]),
+            ("d1", ["a1", "a2", "b1", "c1"]),  # So many are all that there can be.
+        ):
+            nursery.start_soon(hold_for_ever, *key)
+            await trio.sleep(60)
+            assert begun == held
+        nursery.cancel_scope.cancel()
+    assert limiter.held == 0
+
+
+async def test_who_waits_is_served_as_soon_as_another_is_known_to_be_stuck(
+    autojump_clock: MockClock,
+) -> None:
+    limiter = FairLimiter(1, 1, stuck_seconds=10, most_held=3)
+    order: list[str] = []
+    async with trio.open_nursery() as nursery, limiter.share("hanging"):
+        for name in ("first", "second"):
+            nursery.start_soon(hold, limiter, name, name, order)
+            await wait_all_tasks_blocked()
+        await trio.sleep(9)
+        assert order == []
+        await trio.sleep(2)
+        assert order == ["first", "second"]
     assert limiter.held == 0
 
 
