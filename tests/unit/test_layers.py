@@ -17,7 +17,7 @@ import pytest
 LAYERS: dict[str, set[str]] = {
     "leaves": {
         *("config", "errors", "foreign_text", "k8s", "kernel", "pod_clients", "pod_source"),
-        *("rpc", "tasks", "telemetry", "tracing"),
+        *("rpc", "tasks", "telemetry", "tls_stream", "tracing"),
     },
     "parts": {
         *(

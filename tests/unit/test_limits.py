@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trio_kubelet import server
+from trio_kubelet import server, tls_stream
 from trio_kubelet.debugging import deleted_files
 from trio_kubelet.devices import client as device_plugins
 from trio_kubelet.devices import plugins as device_resources
@@ -53,6 +53,11 @@ def mib(amount_bytes: int) -> str:
     return f"{number(amount_bytes // MIB)} MiB"
 
 
+TLS_RECORDS = [
+    number(tls_stream.MOST_RECORDS_WITHOUT_DATA),
+    kib(tls_stream.MOST_BYTES_WITHOUT_DATA),
+    number(tls_stream.RECORDS_IN_A_TURN),
+]
 NAMED = {
     "Containers of a pod |": [number(node_features.MAX_CONTAINERS)],
     "Volumes of a pod, volume mounts": [number(node_features.MAX_ITEMS)],
@@ -155,6 +160,8 @@ NAMED = {
         kib(http2.ANSWER_LIMIT_BYTES),
         kib(http2.PIECE_BYTES),
     ],
+    "Records of TLS without data that a server": TLS_RECORDS,
+    "Records of TLS without data that a client": TLS_RECORDS,
     "What the server of `staticPodURL`": [mib(manifests.MAX_MANIFEST_BYTES)],
     "Watches of config maps": [
         number(watched.MOST_WATCHES),

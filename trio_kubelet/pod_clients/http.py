@@ -50,6 +50,7 @@ from trio_kubelet.pod_clients.stream import (
     over_probe_tls,
     probe_tls,
 )
+from trio_kubelet.tls_stream import TlsStream
 
 OK, NO_CONTENT, MULTIPLE_CHOICES, NOT_MODIFIED, BAD_REQUEST = 200, 204, 300, 304, 400
 KNOWN_REQUESTS = 1024
@@ -197,7 +198,7 @@ class _Run:
         raw = ProbeStream(connection, where, self.share)
         try:
             stream = await self._secured(raw)
-            if isinstance(stream, trio.SSLStream) and stream.selected_alpn_protocol() == PROTOCOL:
+            if isinstance(stream, TlsStream) and stream.protocol == PROTOCOL:
                 return await self._get_over_http2(stream)
             await stream.send_all(data)
             received = bytes(await stream.receive_some(RECEIVE_BYTES))

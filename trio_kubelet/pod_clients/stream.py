@@ -6,31 +6,28 @@ or a peer that never stops sending would hold the event loop.
 
 Over TLS its certificate is not verified, and its key may be odd. What a handshake costs is up to
 the other end: with an RSA key of 16,384 bits, or one with a large exponent, some ten times what it
-costs with others. So the time that it takes is counted as work for the pod's probes.
+costs with others. So is what records cost that have no data. So the time that TLS takes is counted
+as work for the pod's probes.
 """
 
 import os
 import socket
 import ssl
-import time
-from contextvars import ContextVar
 
 import trio
 
 from trio_kubelet.pod_clients.dial import hang_up, host_port
 from trio_kubelet.pod_clients.http2 import PROTOCOL
 from trio_kubelet.pod_clients.share import BYTE_SECONDS, READ_SECONDS, ProbeShare
+from trio_kubelet.tls_stream import TlsStream
 
 RECEIVE_BYTES = 16 * 1024
 BEGINNING_BYTES = 64
 MOST_BYTES = 512 * 1024
 """The most that is read of one connection, TLS with all that it sends of itself included."""
 
-_share: ContextVar[ProbeShare] = ContextVar("share")
-"""The share that pays for the handshake of the task."""
 
-
-class ProbeStreamError(Exception):
+class ProbeStreamError(trio.BrokenResourceError):
     """The connection broke. The text is Go's."""
 
 
@@ -97,21 +94,9 @@ class ProbeStream(trio.abc.Stream):
         return ProbeStreamError(f"{what} tcp {own}->{self._peer}: {what}: {why}")
 
 
-class _CountedEnd(ssl.SSLObject):
-    """One end of a connection, whose handshake is counted."""
-
-    def do_handshake(self) -> None:
-        began = time.thread_time()
-        try:
-            super().do_handshake()
-        finally:
-            _share.get().use(time.thread_time() - began)
-
-
 def probe_tls() -> ssl.SSLContext:
     """Make the settings of all connections to containers."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.sslobject_class = _CountedEnd
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols([PROTOCOL, "http/1.1"])
@@ -124,9 +109,8 @@ def probe_tls() -> ssl.SSLContext:
 
 async def over_probe_tls(
     raw: ProbeStream, context: ssl.SSLContext, host: str, share: ProbeShare
-) -> trio.SSLStream[ProbeStream]:
+) -> TlsStream:
     """Make the handshake. Raises what the stream raises, and trio.BrokenResourceError."""
-    stream = trio.SSLStream(raw, context, server_hostname=host, https_compatible=True)
-    _share.set(share)
-    await stream.do_handshake()
+    stream = TlsStream(raw, context, host=host, working=share.working)
+    await stream.do_handshake(trio.lowlevel.checkpoint)
     return stream

@@ -16,7 +16,7 @@ from trio_kubelet.server.connections import ClientGoneError, Place
 from trio_kubelet.server.limits import Limits
 from trio_kubelet.server.messages import ClientCertificate, Peer, TcpPeer, UnixPeer
 from trio_kubelet.server.tls import shown_certificate
-from trio_kubelet.server.tls_stream import TlsStream
+from trio_kubelet.tls_stream import TlsStream
 
 READ_BYTES = 64 * 1024
 SEND_BYTES = 64 * 1024
@@ -74,6 +74,7 @@ class Client:
                 raise ClientGoneError from error
             self._ahead += data
             self._ended = not data
+            await self.place.turn()
         if self._ended and isinstance(self.stream, TlsStream):
             self.place.gone = True
             raise ClientGoneError
@@ -97,7 +98,7 @@ class Client:
                 if isinstance(self.stream, trio.abc.HalfCloseableStream):
                     await self.stream.send_eof()
                 while await self.stream.receive_some(READ_BYTES):
-                    pass
+                    await self.place.turn()
         except ClientGoneError:
             return
 
@@ -169,10 +170,9 @@ class UpgradedStream(trio.abc.Stream):
 
 def socket_of(stream: trio.abc.AsyncResource) -> trio.socket.SocketType:
     """The socket below a stream, with TLS or without."""
-    if isinstance(stream, TlsStream):
-        return stream.connection.socket
-    assert isinstance(stream, trio.SocketStream)
-    return stream.socket
+    connection = stream.connection if isinstance(stream, TlsStream) else stream
+    assert isinstance(connection, trio.SocketStream)
+    return connection.socket
 
 
 def peer_of(stream: trio.abc.Stream) -> Peer:

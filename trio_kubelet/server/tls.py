@@ -21,8 +21,8 @@ from trio_kubelet.k8s.client.tls import load_pair
 from trio_kubelet.kernel.bounded_files import read_bounded
 from trio_kubelet.kernel.path_watch import PathWatch
 from trio_kubelet.server.messages import ClientCertificate
-from trio_kubelet.server.tls_stream import TlsStream
 from trio_kubelet.tasks.threads import run_in_thread
+from trio_kubelet.tls_stream import TlsStream
 
 log = structlog.get_logger("server")
 

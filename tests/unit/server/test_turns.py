@@ -7,7 +7,9 @@ from functools import partial
 
 import pytest
 import trio
+import trio.testing
 import trustme
+from trio.testing import MockClock
 
 from tests.turns import making_test_data
 from tests.unit.server.serving import (
@@ -26,11 +28,12 @@ from tests.unit.server.test_upgrade import SWITCHING
 from trio_kubelet.server import Handler, Limits, Request, Response, listen_tcp, serve_http
 from trio_kubelet.server.client import Client
 from trio_kubelet.server.connections import Place
+from trio_kubelet.server.messages import UnixPeer
 from trio_kubelet.server.router import ADMIN, Route, Router
 from trio_kubelet.server.serve import Connection
 from trio_kubelet.server.tls import ServerContext, ServerTls, over_tls, server_context
-from trio_kubelet.server.tls_stream import TlsStream
 from trio_kubelet.tasks.turns import Turns
+from trio_kubelet.tls_stream import TlsStream
 
 SLOW = 60
 OF_CONNECTIONS = (trio.SSLStream, TlsStream, Client, Connection, Place)
@@ -228,6 +231,24 @@ async def test_a_piece_that_was_read_is_not_lost_with_its_turn(
         await stream.aclose()
 
 
+@pytest.mark.parametrize("drop", [False, True], ids=["ahead", "to drop it"])
+async def test_what_nobody_waits_for_is_read_in_turns_too(
+    drop: bool, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    runtime_health, (near, far) = Gate(monkeypatch, ""), trio.testing.memory_stream_pair()
+    client = Client(far, UnixPeer(0, 0, 0), Place.alone(), Limits())
+    runtime_health.close()
+    with trio.fail_after(DEADLINE_SECONDS), trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.linger if drop else client.read_ahead)
+            for piece in (b"a", b"b"):
+                await near.send_all(piece)
+                await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    with trio.fail_after(DEADLINE_SECONDS):
+        assert await far.receive_some() == b"b", "its turn has not come"
+
+
 def let_in_all(handler: Handler) -> Handler:
     async def let_in(request: Request) -> Response | None:
         request.place.let_in(known=True)
@@ -256,6 +277,7 @@ async def test_slow_clients_over_tls_leave_nothing_and_keep_nobody_from_asking()
             idle = open_files()
             await attack()
             await at_most_open_files(idle)
+            await trio.testing.wait_all_tasks_blocked()  # Which closed the last of them.
             with making_test_data():
                 gc.collect()
                 left = [each for each in gc.get_objects() if isinstance(each, OF_CONNECTIONS)]

@@ -6,15 +6,26 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from functools import cache, partial
+from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 import trustme
 
+from tests.turns import making_test_data
+from tests.unit import tls_peer
 from trio_kubelet.server.tls import ServerTls, server_context
-from trio_kubelet.server.tls_stream import TlsStream
+from trio_kubelet.tls_stream import (
+    MOST_RECORDS_WITHOUT_DATA,
+    RECORDS_IN_A_TURN,
+    Records,
+    TlsStream,
+    TooManyRecordsError,
+)
 
 DEADLINE_SECONDS = 60
+MANY = 500
 RECORDS = 50
 
 
@@ -191,3 +202,131 @@ async def test_much_goes_both_ways_at_once_and_arrives_as_it_was() -> None:
                 nursery.start_soon(send, stream)
                 nursery.start_soon(partial(receive, name, stream))
     assert came == dict.fromkeys(("client", "server"), hashlib.sha256(data).digest())
+
+
+def cuts_of(data: bytes, piece_bytes: int) -> list[tuple[bytes, int]]:
+    """What is given to TLS of bytes that come in pieces of one size."""
+    records, cuts = Records(), []
+    for at in range(0, len(data), piece_bytes):
+        records.put(data[at : at + piece_bytes])
+        while (cut := records.take())[0]:
+            cuts.append(cut)
+    return cuts
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 6, 100, 1 << 20])
+def test_records_are_found_in_whatever_pieces_they_come(size: int) -> None:
+    data = (b"\x17\3\3\0\x18" + bytes(24) + b"\x17\3\3\0\0" + b"\x16\3\1\1\0" + bytes(256)) * 100
+    cuts = cuts_of(data, size)
+    assert b"".join(given for given, _ in cuts) == data
+    assert sum(ended for _, ended in cuts) == 300
+    assert max(ended for _, ended in cuts) <= RECORDS_IN_A_TURN
+
+
+def test_what_is_no_tls_is_given_to_it_all_the_same() -> None:
+    request = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+    assert cuts_of(request, 1 << 20) == [(request, 0)]
+
+
+class Turns:
+    """Counts the turns that are waited for."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    async def __call__(self) -> None:
+        self.number += 1
+        await trio.lowlevel.checkpoint()
+
+
+async def pair_of_records(
+    key_log: Path, turns: Turns
+) -> tuple[trio.SocketStream, tls_peer.Records, TlsStream]:
+    """The transport of a client whose records the test makes, and the server's stream."""
+    client_side = ssl.create_default_context()
+    client_side.check_hostname, client_side.verify_mode = False, ssl.CERT_NONE
+    tls_peer.log_keys(client_side, key_log)
+    near, far = transports()
+    client = trio.SSLStream(near, client_side, server_hostname="here", https_compatible=True)
+    server = TlsStream(far, contexts()[1])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.do_handshake)
+        nursery.start_soon(server.do_handshake, turns)
+    turns.number = 0
+    return near, tls_peer.Records(key_log, "CLIENT"), server
+
+
+async def test_a_client_that_changes_keys_again_and_again_is_cut_off(tmp_path: Path) -> None:
+    near, records, server = await pair_of_records(tmp_path / "keys", Turns())
+    with making_test_data():
+        flood = b"".join(records.key_update() for _ in range(MANY))
+    async with near, server:
+        await near.send_all(flood)
+        with trio.fail_after(DEADLINE_SECONDS):
+            with pytest.raises(trio.BrokenResourceError) as failed:
+                await server.receive_some()
+            assert isinstance(failed.value.__cause__, TooManyRecordsError)
+            with pytest.raises(trio.BrokenResourceError):
+                await server.send_all(b"after")
+
+
+async def test_each_record_without_data_is_waited_for_in_a_turn_of_its_own(tmp_path: Path) -> None:
+    turns = Turns()
+    near, records, server = await pair_of_records(tmp_path / "keys", turns)
+    async with near, server, trio.open_nursery() as nursery:
+        received: list[bytes | bytearray] = []
+
+        async def receive() -> None:
+            received.append(await server.receive_some())
+
+        with trio.fail_after(DEADLINE_SECONDS):
+            nursery.start_soon(receive)
+            for number in range(1, MOST_RECORDS_WITHOUT_DATA + 1):
+                await near.send_all(records.key_update())
+                await trio.testing.wait_all_tasks_blocked()
+                assert turns.number == number
+            await near.send_all(records.data(b"at last"))
+            await trio.testing.wait_all_tasks_blocked()
+    assert received == [b"at last"]
+
+
+async def test_no_more_records_than_a_turn_has_room_for_are_read_at_once(tmp_path: Path) -> None:
+    near, records, server = await pair_of_records(tmp_path / "keys", Turns())
+    with making_test_data():
+        sent = b"".join(records.key_update() + records.data(b"x") for _ in range(MANY))
+    reads, answered = list[int](), 0
+
+    async def listen() -> None:
+        nonlocal answered
+        while received := await near.receive_some():
+            answered += len(received)
+
+    async with near, server, trio.open_nursery() as nursery:
+        nursery.start_soon(listen)
+        nursery.start_soon(near.send_all, sent)
+        with trio.fail_after(DEADLINE_SECONDS):
+            while sum(reads) < MANY:
+                reads.append(len(await server.receive_some()))
+        nursery.cancel_scope.cancel()
+    assert answered
+    assert max(reads) <= RECORDS_IN_A_TURN / 2 + 1
+
+
+async def test_a_large_record_may_come_in_many_small_pieces(tmp_path: Path) -> None:
+    turns = Turns()
+    near, records, server = await pair_of_records(tmp_path / "keys", turns)
+    sent = records.data(b"x" * 16_384)
+    received = b""
+
+    async def send() -> None:
+        for at in range(0, len(sent), 100):
+            await near.send_all(sent[at : at + 100])
+            await trio.testing.wait_all_tasks_blocked()
+
+    async with near, server, trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        with trio.fail_after(DEADLINE_SECONDS):
+            while len(received) < 16_384:
+                received += await server.receive_some()
+    assert received == b"x" * 16_384
+    assert turns.number == 0, "nothing was decrypted meanwhile"
