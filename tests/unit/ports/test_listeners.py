@@ -1,6 +1,5 @@
 """What the agent answers, and to whom: its own socket, and the ports that ask nobody who he is."""
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 import trio
 from attrs import evolve
 
+from lab.ports import free_port
 from tests.trio_clock import TrioClock
 from trio_kubelet import AGENT_SOCKET
 from trio_kubelet.config import KubeletConfiguration, Settings
@@ -19,12 +19,6 @@ from trio_kubelet.ports.listeners import Listeners
 from trio_kubelet.server import AnswerWriters
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.telemetry import Journal
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 @asynccontextmanager
