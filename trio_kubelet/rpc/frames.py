@@ -34,8 +34,9 @@ PREFACE_BYTES = 24
 _HEAD_BYTES = 9
 _DATA, _HEADERS, _CONTINUATION = 0, 1, 9
 _WORK_OF_CALL = 4
-_BYTES_OF_HEADERS, _BYTES_OF_OTHERS = 64, 256
-"""Units of work in fields of headers, and in such content as that of settings."""
+_BYTES_OF_HEADERS, _BYTES_OF_OTHERS = 8, 256
+"""Units of work in fields of headers, which may have a byte each, and in such content as that of
+settings."""
 
 
 @define

@@ -56,6 +56,11 @@ def test_headers_and_long_settings_are_more_work(kind: int, turns: int) -> None:
     assert len(turns_of(frame(kind, bytes(16_000)) * 8, FrameCut())) == turns
 
 
+def test_headers_whose_fields_have_a_byte_each_are_a_turn_of_their_own() -> None:
+    fields = frame(HEADERS, b"\x40\1a\0" + b"\xbe" * 600, stream=1)
+    assert turns_of(fields * 3, FrameCut()) == [fields] * 3
+
+
 @pytest.mark.parametrize("size", [1, 5, 9, 10, 100])
 def test_frames_are_found_in_whatever_pieces_they_come(size: int) -> None:
     data = (frame(DATA, b"content") + frame(PING, bytes(8))) * 10
