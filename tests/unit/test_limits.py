@@ -22,7 +22,7 @@ from trio_kubelet.logs import lines as log_lines
 from trio_kubelet.logs import query
 from trio_kubelet.logs import reader as log_reader
 from trio_kubelet.plugins import registry, sockets
-from trio_kubelet.pod_clients import http2, http_messages
+from trio_kubelet.pod_clients import http2, http_messages, share
 from trio_kubelet.references import kept_bytes, object_references, watched
 from trio_kubelet.runtime.config import environment, expansion, labels
 from trio_kubelet.runtime.images import credentials, use_records
@@ -30,6 +30,7 @@ from trio_kubelet.server import writers
 from trio_kubelet.sources import manifests
 from trio_kubelet.status import conditions
 from trio_kubelet.sync.admission import node_features
+from trio_kubelet.tasks import turns
 from trio_kubelet.telemetry import event_writer, journal, log
 from trio_kubelet.tracing import queue
 from trio_kubelet.volumes import disks, env_file, fc, names_in_use, payload, plugin
@@ -149,6 +150,12 @@ NAMED = {
     "Text in one file": [number(documents.MAX_CHARACTERS // MIB)],
     "Config maps of one pod": [number(object_references.MAX_OBJECTS)],
     "Memory of the config maps": [mib(kept_bytes.MOST_BYTES_OF_NAMESPACE)],
+    "What comes for probes and hooks and is taken": [number(turns.TURNS_IN_A_ROUND)],
+    "Probes over the network that run": [
+        number(share.CONNECTIONS),
+        number(share.CONNECTIONS_OF_A_NAMESPACE),
+        number(share.CONNECTIONS_OF_A_POD),
+    ],
     "Heads of all responses": [
         kib(http_messages.HEAD_LIMIT_BYTES),
         number(http_messages.MOST_HEADER_LINES),

@@ -53,6 +53,7 @@ from trio_kubelet.node.shutdown_record import ShutdownRecord
 from trio_kubelet.node.system_cgroups import system_cgroup_paths
 from trio_kubelet.pleg import Pleg, PodChange
 from trio_kubelet.plugins import PluginRegistry
+from trio_kubelet.pod_clients.share import ProbeShares
 from trio_kubelet.ports.pod_resources import PodResourcesLister
 from trio_kubelet.probes import ProbeChange
 from trio_kubelet.resource_managers.cpu_watch import CpuWatch
@@ -250,6 +251,7 @@ class NodeParts:
         )
         self.start_limiter = default_start_limiter(self.activity)
         self.stop_turns = Turns()
+        self.probe_shares = ProbeShares()
         self.sources_known = trio.Event()
         self.image_garbage = _image_collector(self)
         self.log_rotator = _log_rotator(self)

@@ -372,6 +372,7 @@ class _Builder:
             clock=parts.clock,
             changes=parts.tell_of_probe,
             pod_ip=lambda pod: node.address_of(pod, parts.cache.get(pod.metadata.uid).ips),
+            shares=parts.probe_shares,
         )
 
     def pod_runtime(
@@ -383,6 +384,7 @@ class _Builder:
         hooks = Hooks(
             client=parts.client,
             recorder=parts.recorder,
+            shares=parts.probe_shares,
             on_sleep_cut_short=parts.sleeps_cut_short,
             on_http_fallback=parts.http_fallbacks,
         )

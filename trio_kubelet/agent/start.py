@@ -145,6 +145,7 @@ class Agent:
         parts = self.parts
         async with trio.open_nursery() as nursery:
             nursery.start_soon(parts.stop_turns.give)
+            nursery.start_soon(parts.probe_shares.give_turns)
             nursery.start_soon(self._pod_cidr(cluster).run)
             async with trio.open_nursery() as before_pods:
                 before_pods.start_soon(nursery.start, self._watch_pressure)

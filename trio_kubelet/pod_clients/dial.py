@@ -26,6 +26,7 @@ from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResul
 from trio_kubelet.pod_clients.share import ProbeShare
 from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
 from trio_kubelet.tasks.threads import NoThreadError, run_in_thread_now
+from trio_kubelet.tasks.turns import Turn
 
 LOOKUPS = 32
 LOOKUPS_OF_A_NAMESPACE = 16
@@ -90,7 +91,9 @@ class Dialer:
         addresses = _numeric(host, port) or await self._look_up(host, port, share)
         first = [each for each in addresses if each[0] == addresses[0][0]]
         other = [each for each in addresses if each[0] != addresses[0][0]]
-        return await (_connect_first_of(first, other) if other else _connect_one_of(first))
+        if other:
+            return await _connect_first_of(first, other, share.turn)
+        return await _connect_one_of(first, share.turn)
 
     async def _look_up(self, host: str, port: int, share: ProbeShare) -> list[Address]:
         if "\0" in host:
@@ -152,7 +155,9 @@ class _LookupSlots:
             slot.release_on_behalf_of(holder)
 
 
-async def _connect_first_of(first: Sequence[Address], other: Sequence[Address]) -> socket.socket:
+async def _connect_first_of(
+    first: Sequence[Address], other: Sequence[Address], turn: Turn
+) -> socket.socket:
     """Connect to addresses of one of two families. Raises the DialError of the first."""
     connected: list[socket.socket] = []
     failures: dict[bool, DialError] = {}
@@ -163,7 +168,7 @@ async def _connect_first_of(first: Sequence[Address], other: Sequence[Address]) 
             with trio.move_on_after(OTHER_FAMILY_SECONDS):
                 await has_failed.wait()
         try:
-            connected.append(await _connect_one_of(first if is_first else other))
+            connected.append(await _connect_one_of(first if is_first else other, turn))
         except DialError as error:
             failures[is_first] = error
             has_failed.set()
@@ -203,18 +208,20 @@ def _close(connections: Iterable[socket.socket]) -> None:
         hang_up(connection)
 
 
-async def _connect_one_of(addresses: Sequence[Address]) -> socket.socket:
+async def _connect_one_of(addresses: Sequence[Address], turn: Turn) -> socket.socket:
     """Connect to one address after another. Raises the DialError of the last."""
     for family, address in addresses[:-1]:
         try:
-            return await _connect(family, address)
+            return await _connect(family, address, turn)
         except DialError:
             continue
-    return await _connect(*addresses[-1])
+    return await _connect(*addresses[-1], turn)
 
 
 async def _connect(
-    family: socket.AddressFamily, address: tuple[str, int] | tuple[str, int, int, int]
+    family: socket.AddressFamily,
+    address: tuple[str, int] | tuple[str, int, int, int],
+    turn: Turn,
 ) -> socket.socket:
     where = host_port(*address[:2])
     try:
@@ -228,6 +235,8 @@ async def _connect(
             code = connecting.connect_ex(address)
         if code in _UNDER_WAY:
             await trio.lowlevel.wait_writable(connecting)
+            # Hundreds may come about all at once, and what follows may be a handshake.
+            await turn()
             code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise _dial_error(f"dial tcp {where}: connect: ", code)

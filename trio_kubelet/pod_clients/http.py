@@ -225,6 +225,7 @@ class _Run:
         while not get.is_over:
             await stream.send_all(get.to_send())
             received = bytes(await stream.receive_some(PIECE_BYTES))
+            await self.share.wait_for_piece()  # TLS has several, of one read.
             try:
                 with self.share.working():
                     get.take(received)

@@ -1,8 +1,9 @@
 """A connection of a probe as a stream of trio, with as little around the socket as can be.
 
 `trio.SocketStream` sets options and guards against uses that a probe never makes: at hundreds of
-probes a second that is a fifth of what they cost. It lets other tasks run whenever it receives,
-or a peer that never stops sending would hold the event loop.
+probes a second that is a fifth of what they cost. It waits for a turn of its pod whenever it
+receives, or a peer that never stops sending would hold the event loop, and so would hundreds that
+send in the same moment.
 
 Over TLS its certificate is not verified, and its key may be odd. What a handshake costs is up to
 the other end: with an RSA key of 16,384 bits, or one with a large exponent, some ten times what it
@@ -65,6 +66,7 @@ class ProbeStream(trio.abc.Stream):
         """Return what has come, nothing at the end."""
         while True:
             await trio.lowlevel.wait_readable(self._socket)
+            await self._share.wait_for_piece()
             try:
                 received = self._socket.recv(max_bytes or RECEIVE_BYTES)
             except BlockingIOError:
@@ -112,5 +114,5 @@ async def over_probe_tls(
 ) -> TlsStream:
     """Make the handshake. Raises what the stream raises, and trio.BrokenResourceError."""
     stream = TlsStream(raw, context, host=host, working=share.working)
-    await stream.do_handshake(trio.lowlevel.checkpoint)
+    await stream.do_handshake(share.wait_for_piece)
     return stream

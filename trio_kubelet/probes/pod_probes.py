@@ -11,6 +11,7 @@ on.
 
 import random
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 
 import structlog
 import trio
@@ -95,11 +96,11 @@ class Probes:
     clock: Clock
     changes: trio.MemorySendChannel[ProbeChange]
     pod_ip: Callable[[Pod], str]
+    shares: ProbeShares
     chance: Callable[[], float] = random.random
     verdicts: dict[str, ProbeVerdict] = field(factory=dict)
     on_run: Callbacks[[ProbeRun]] = field(factory=Callbacks)
     probed_by: dict[str, "PodProbes"] = field(factory=dict)
-    shares: ProbeShares = field(init=False, factory=ProbeShares)
 
     def recall(self, mirror: Pod) -> None:
         """Take up what an earlier agent has told of a static pod, of containers that still run.
@@ -344,13 +345,14 @@ class PodProbes:
             share=self._share,
         )
         await self._share.wait()
-        began = trio.current_time()
         came: ProbeResult | ProbeError
-        try:
-            came = await self._node.runner.run(probe.spec, target)
-        except ProbeError as error:
-            came = error
-        return FinishedRun(came=came, seconds=trio.current_time() - began)
+        async with self._share.connections if probe.spec.exec is None else nullcontext():
+            began = trio.current_time()
+            try:
+                came = await self._node.runner.run(probe.spec, target)
+            except ProbeError as error:
+                came = error
+            return FinishedRun(came=came, seconds=trio.current_time() - began)
 
     async def _count_later(
         self, instance: _Instance, probe: _ContainerProbe, run: FinishedRun

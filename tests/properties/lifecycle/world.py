@@ -231,6 +231,7 @@ async def _live(script: PodScript, root: Path) -> Lived:
             Beginning(incarnation=1),
         )
         nursery.start_soon(parts.stop_turns.give)
+        nursery.start_soon(parts.probe_shares.give_turns)
         nursery.start_soon(task.run)
         nursery.start_soon(_pass_on_probes, parts, task)
         runtime.events.add_observer(

@@ -59,7 +59,7 @@ async def test_the_time_of_a_handshake_is_counted_for_the_pod(
         monkeypatch.setattr(time, "thread_time", lambda: float(next(ticks)))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(probe, shares[1])
-            nursery.start_soon(probe, ProbeShare())
+            nursery.start_soon(probe, CountedShare())
     assert shares[0].used < 1 < shares[1].used < 20
 
 

@@ -21,7 +21,7 @@ from trio_kubelet.k8s import (
     Probe,
 )
 from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.pod_clients.share import Target
+from trio_kubelet.pod_clients.share import ProbeShares, Target
 from trio_kubelet.probes import ProbeChange, ProbeRunner, Probes
 from trio_kubelet.probes.exec import KILLED
 from trio_kubelet.probes.pod_probes import PodProbes
@@ -144,6 +144,7 @@ async def node() -> AsyncIterator[Node]:
         clock=clock,
         changes=changes_in,
         pod_ip=lambda _pod: "10.0.0.2",
+        shares=ProbeShares(),
         chance=lambda: 0.5,
     )
     at.probes.on_run.add(
@@ -157,6 +158,7 @@ async def node() -> AsyncIterator[Node]:
 
     async with trio.open_nursery() as nursery, at.workers.running():
         nursery.start_soon(take)
+        nursery.start_soon(at.probes.shares.give_turns)
         yield at
         nursery.cancel_scope.cancel()
 

@@ -10,6 +10,7 @@ from tests.unit.probes.probed_pod import (
     CUT_OFF,
     EVERY_10_S,
     ILL,
+    POD,
     REFUSED,
     WELL,
     node,
@@ -17,6 +18,7 @@ from tests.unit.probes.probed_pod import (
 )
 from trio_kubelet.k8s import Probe
 from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.pod_clients.share import CONNECTIONS_OF_A_POD
 
 
 async def test_readiness_is_asked_for_at_once_and_then_each_period(
@@ -336,3 +338,34 @@ async def test_a_container_without_probes_has_no_verdict(autojump_clock: MockClo
         at.start()
         at.probes.recall(told(started=True, ready=False))
         assert (dict(at.probes.verdicts), at.pod.unstarted()) == ({}, frozenset())
+
+
+async def test_runs_for_which_a_pod_has_no_connection_left_wait_and_their_time_has_not_begun(
+    autojump_clock: MockClock,
+) -> None:
+    more = 10
+    async with node() as at:
+        at.answers = [30.0]
+        for number in range(CONNECTIONS_OF_A_POD + more):
+            at.start(f"c-{number}", readiness=evolve(EVERY_10_S, period_seconds=3600))
+        await at.pass_time(1)
+        at.start("by-command", readiness=evolve(BY_COMMAND))
+        await at.pass_time(20)
+        assert at.when("readiness") == [0] * CONNECTIONS_OF_A_POD
+        assert at.when("command")[0] == 1.1, "a command has no connection"
+        await at.pass_time(70)
+        assert at.when("readiness")[CONNECTIONS_OF_A_POD:] == [30] * more
+        assert {seconds for *_, seconds in at.runs if seconds} == {30}
+
+
+async def test_runs_of_a_pod_that_hang_hold_up_no_other_pod(autojump_clock: MockClock) -> None:
+    async with node() as at:
+        at.answers = [3600.0]
+        for number in range(2 * CONNECTIONS_OF_A_POD):
+            at.start(f"c-{number}", readiness=evolve(EVERY_10_S))
+        await at.pass_time(1)
+        other = evolve(POD, metadata=evolve(POD.metadata, uid="other"))
+        at.pod = at.probes.open(other, at.workers)
+        at.start("c-of-other", pod=other, readiness=evolve(EVERY_10_S))
+        await at.pass_time(2)
+        assert at.when("readiness") == [0] * CONNECTIONS_OF_A_POD + [1.1]

@@ -26,6 +26,7 @@ from trio_kubelet.k8s import (
     Pod,
     PodSpec,
 )
+from trio_kubelet.pod_clients.share import ProbeShares
 from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -177,7 +178,7 @@ async def node(
         facts = configured(node_facts(root / "root"), pod_logs_dir=str(root / "logs"))
         files = FairLimiter(1, 1)
         allocations = Allocations(root, trio.CapacityLimiter(1))
-        hooks = Hooks(client=client, recorder=recorder)
+        hooks = Hooks(client=client, recorder=recorder, shares=ProbeShares())
         turns = Turns()
         stopper = ContainerStopper(
             client=client, recorder=recorder, node=facts, hooks=hooks, turns=turns

@@ -21,6 +21,7 @@ from trio_kubelet.k8s import (
     Pod,
     TCPSocketAction,
 )
+from trio_kubelet.pod_clients.share import ProbeShares
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks
@@ -59,7 +60,7 @@ def hooks(client: RuntimeClient) -> Hooks:
     FALLBACKS.clear()
     recorder = EventRecorder(Journal(TrioClock()), "node")
     recorder.on_event.add(lambda event: EVENTS.append((event.type, event.reason, event.message)))
-    made = Hooks(client=client, recorder=recorder)
+    made = Hooks(client=client, recorder=recorder, shares=ProbeShares())
     made.on_http_fallback.add(lambda: FALLBACKS.append("told"))
     return made
 
@@ -185,3 +186,19 @@ async def test_a_request_that_cannot_be_made_is_a_failure_of_the_hook(
 ) -> None:
     with pytest.raises(HookError):
         await run(LifecycleHandler(http_get=action))
+
+
+async def test_what_comes_for_a_hook_is_taken_in_the_share_of_its_pod() -> None:
+    made, turns = hooks(NO_CLIENT), list[str]()
+    share = made.shares.of(POD.metadata.uid, POD.metadata.namespace)
+
+    async def have_turn() -> None:
+        turns.append("of the pod")
+        await trio.lowlevel.checkpoint()
+
+    share.turn = have_turn
+    async with endless_server("200 OK") as port:
+        handler = LifecycleHandler(http_get=HTTPGetAction(port=IntOrString(port)))
+        with trio.fail_after(60):
+            await made.run(POD, Container(name="c"), "id", handler, "127.0.0.1")
+    assert turns

@@ -21,7 +21,7 @@ from trio_kubelet.pod_clients.http_messages import (
     http_request,
 )
 from trio_kubelet.pod_clients.result import ProbeError, user_agent
-from trio_kubelet.pod_clients.share import ProbeShare
+from trio_kubelet.pod_clients.share import RUN_SECONDS, ProbeShares
 from trio_kubelet.rpc import FieldCut, RpcError, rpc_words
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.expansion import shown_command
@@ -48,12 +48,14 @@ class HookError(Exception):
 class Hooks:
     """Runs the hooks of all containers. Holds no state of any of them.
 
+    `shares` are those of the pods' probes, too.
     `on_sleep_cut_short` is called when a sleep is cancelled: the pod's grace period is over,
     `on_http_fallback` when a hook over HTTPS was answered in plain HTTP.
     """
 
     client: RuntimeClient
     recorder: EventRecorder
+    shares: ProbeShares
     on_sleep_cut_short: Callbacks[[]] = field(factory=Callbacks)
     on_http_fallback: Callbacks[[]] = field(factory=Callbacks)
     http: HttpProber = field(factory=lambda: HttpProber(Dialer()))
@@ -124,9 +126,15 @@ class Hooks:
             ) from error
 
     async def _ask(self, pod: Pod, request: HttpRequest) -> None:
-        """Wait for an answer; how its body ends does not matter."""
+        """Wait for an answer; how its body ends does not matter.
+
+        A pod whose probes have used up its share sends its hooks all the same: a grace period goes
+        on.
+        """
+        share = self.shares.of(pod.metadata.uid, pod.metadata.namespace)
+        share.use(RUN_SECONDS)
         with suppress(ProbeError):
-            await self.http.ask(request, ProbeShare(pod.metadata.uid, pod.metadata.namespace))
+            await self.http.ask(request, share)
 
     async def _get_plainly(self, pod: Pod, request: HttpRequest, first: HttpError) -> None:
         """Ask again over HTTP, without what only the other end of TLS may see."""
