@@ -63,7 +63,7 @@ async def cgroups(tree: CgroupTree, root: str) -> AsyncIterator[Cgroups]:
     await cgroups.start(CgroupConfig(cpu_shares=2048, memory_limit_bytes=512 * MI))
     yield cgroups
     with trio.fail_after(60):
-        while not tree.remove(root):
+        while not [*tree.removal(root)][-1]:
             await trio.lowlevel.checkpoint()
 
 
@@ -229,7 +229,7 @@ def end_in(tree: CgroupTree, folder: Path, script: str) -> int:
     shell = ["sh", "-c", f"echo $$ >{folder}/cgroup.procs; {script}"]
     status = subprocess.run(shell, check=False).returncode
     wait_until(
-        lambda: tree.remove(f"/{folder.relative_to(tree.hierarchies['memory'])}"),
+        lambda: bool([*tree.removal(f"/{folder.relative_to(tree.hierarchies['memory'])}")][-1]),
         deadline_seconds=60,
         else_say=lambda: f"{folder} is not gone",
     )

@@ -53,4 +53,4 @@ def test_huge_pages_of_a_cgroup_of_v2_are_limited_when_they_are_mapped(
         unified.write(f"{root}/pod", CgroupConfig(hugepage_limits={huge_pages.PAGE_BYTES: 0}))
         assert use(1).endswith("OSError: [Errno 12] Cannot allocate memory\n")
     finally:
-        assert unified.remove(root)
+        assert [*unified.removal(root)][-1]

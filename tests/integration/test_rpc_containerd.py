@@ -107,7 +107,7 @@ def remove_own_cgroups() -> None:
     """
     cgroups = CgroupTree.find(mount_points())
     wait_until(
-        lambda: cgroups.remove(CGROUP_PARENT),
+        lambda: bool([*cgroups.removal(CGROUP_PARENT)][-1]),
         deadline_seconds=60,
         else_say=lambda: f"{CGROUP_PARENT} is in use",
     )

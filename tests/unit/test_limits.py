@@ -24,10 +24,12 @@ from trio_kubelet.logs import reader as log_reader
 from trio_kubelet.plugins import registry, sockets
 from trio_kubelet.pod_clients import http2, http_messages, share
 from trio_kubelet.references import kept_bytes, object_references, watched
+from trio_kubelet.resources import cgroup_tree
 from trio_kubelet.runtime.config import environment, expansion, labels
 from trio_kubelet.runtime.images import credentials, use_records
 from trio_kubelet.server import writers
 from trio_kubelet.sources import manifests
+from trio_kubelet.stats import cgroup_reader
 from trio_kubelet.status import conditions
 from trio_kubelet.sync.admission import node_features
 from trio_kubelet.tasks import turns
@@ -95,6 +97,10 @@ NAMED = {
         f"one pod {plugin.MAX_THREADS_OF_POD} at",
         f"{plugin.STUCK_SECONDS:.0f} s counts",
         f"up to {plugin.MAX_THREADS_WITH_STUCK}",
+    ],
+    "Cgroups that the containers": [
+        number(cgroup_reader.MAX_WITHIN_CONTAINERS),
+        number(cgroup_tree.FOLDERS_IN_A_PIECE),
     ],
     "Portals of an `iscsi` volume": [number(iscsi_volumes.MAX_PORTALS)],
     "A portal or an interface": [number(fc.MAX_WWN_BYTES), number(disks.MAX_NAME_BYTES)],

@@ -30,6 +30,8 @@ _CONTROLLERS_V1 = frozenset(
 _CONTROLLERS_V2 = ("cpu", "cpuset", "memory", "pids", "hugetlb", "io", "misc", "rdma")
 _NEEDED = ("cpu", "memory")
 _FOLDER_MODE = 0o755
+FOLDERS_IN_A_PIECE = 200
+"""Of a cgroup that is removed: some 20 ms."""
 _SWAP_LIMIT_V2 = "memory.swap.max"
 _INHERITED_V1 = ("cpuset.cpus", "cpuset.mems")
 
@@ -133,19 +135,23 @@ class CgroupTree:
         for folder in self._folders_everywhere(path):
             _kill_all(folder)
 
-    def remove(self, path: str) -> bool:
-        """Kill what is left in a cgroup and remove it with all below it; whether it is gone.
+    def removal(self, path: str) -> Iterator[bool | None]:
+        """Kill what is left in a cgroup and remove it with all below it, piece by piece.
 
-        False means that the kernel has not let go of it yet: try again a little later. Mostly
-        nothing is left in it, and there is nothing to look for.
+        The last item is whether it is gone, those before are None: a container may have made any
+        number of cgroups in its own. False means that the kernel has not let go of it yet: try
+        again a little later. Mostly nothing is left in it, and there is nothing to look for.
         """
         gone = True
         for folder in self._folders_everywhere(path):
             if _remove_empty(folder):
                 continue
             _kill_all(folder)
-            gone &= _remove_folders(folder)
-        return gone
+            for count, is_gone in enumerate(_removals(folder), 1):
+                gone &= is_gone
+                if count % FOLDERS_IN_A_PIECE == 0:
+                    yield None
+        yield gone
 
     def remove_empty(self, path: str) -> bool:
         """Remove a cgroup with all below it, unless a process is in them; whether it is gone."""
@@ -153,7 +159,7 @@ class CgroupTree:
             return False
         gone = True
         for folder in self._folders_everywhere(path):
-            gone &= _remove_folders(folder)
+            gone &= all(_removals(folder))
         return gone
 
     def children(self, path: str) -> frozenset[str]:
@@ -290,5 +296,10 @@ def _processes(folder: Path) -> Iterator[int]:
             yield from map(int, (Path(below) / "cgroup.procs").read_text().split())
 
 
-def _remove_folders(folder: Path) -> bool:
-    return all(_remove_empty(Path(below)) for below, _, _ in os.walk(folder, topdown=False))
+def _removals(folder: Path) -> Iterator[bool]:
+    """Remove a cgroup with all below it; for each whether it is gone, up to one that is not."""
+    for below, _, _ in os.walk(folder, topdown=False):
+        is_gone = _remove_empty(Path(below))
+        yield is_gone
+        if not is_gone:
+            return

@@ -330,10 +330,18 @@ class Cgroups:
     async def _remove(self, name: CgroupName, deadline_seconds: float) -> None:
         deadline = trio.current_time() + deadline_seconds
         retries = Retries(_RETRY)
-        while not await self._in_thread(partial(self._tree.remove, self._path(name))):
+        while not await self._is_removed(self._path(name)):
             if trio.current_time() >= deadline:
                 raise CgroupBusy(f"cgroup {self._path(name)} cannot be removed: it is still in use")
             await retries.wait()
+
+    async def _is_removed(self, path: str) -> bool:
+        """Try to remove a cgroup; between two pieces others have their turn of the threads."""
+        removal = self._tree.removal(path)
+        gone: bool | None = None
+        while gone is None:
+            gone = await self._in_thread(partial(next, removal))
+        return gone
 
     def _qos_configs(self, pods: Iterable[Pod]) -> dict[PodQOSClass, CgroupConfig]:
         return dict(

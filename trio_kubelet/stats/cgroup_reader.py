@@ -8,10 +8,10 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from attrs import field, frozen
@@ -43,6 +43,8 @@ Processes = Callable[[], Mapping[str, int]]
 
 _CREDENTIALS = struct.Struct("3i")
 ASK_AGAIN_SECONDS = 300.0
+MAX_WITHIN_CONTAINERS = 256
+"""Cgroups that the containers of one pod have made, and that are looked at."""
 
 
 class Depth(IntEnum):
@@ -177,14 +179,13 @@ class CgroupReader:
         for qos in (PodQOSClass.BURSTABLE, PodQOSClass.BEST_EFFORT):
             yield qos_cgroup_name(qos, self.cgroup_root).path(driver)
 
-    def _children(self, path: str) -> list[str]:
+    def _children(self, path: str) -> Iterator[str]:
         """The names of the cgroups in one, by the hierarchy with the fewest files beside them."""
         assert self.tree is not None
         hierarchies = self.tree.hierarchies
         root = hierarchies.get("pids", hierarchies["memory"])
         with suppress(OSError), os.scandir(f"{root}{path}") as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        return []
+            yield from (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
 
     def _pod(self, path: str, clock: Stopwatch, depth: Depth) -> PodCgroup | None:
         usage = self.usage(path, clock, depth)
@@ -198,23 +199,23 @@ class CgroupReader:
                 children[id_in(name)] = CgroupUsage(path=child, usage=child_usage)
         network = None
         if depth >= Depth.NETWORK:
-            network = self._network_of((child.path for child in children.values()), clock)
+            network = self._network_of([child.path for child in children.values()], clock)
         return PodCgroup(path=path, usage=usage, children=children, network=network)
 
-    def _network_of(self, paths: Iterable[str], clock: Stopwatch) -> NetworkStats | None:
-        """The network of the processes in some cgroups, which share it; None without one."""
+    def _network_of(self, paths: Sequence[str], clock: Stopwatch) -> NetworkStats | None:
+        """The network of the processes in some cgroups, which share it; None without one.
+
+        crun, and containers with systemd, have all processes in cgroups within a container's. Of
+        those a container can make any number, and so that is where not all are looked at.
+        """
         assert self.tree is not None
         root = self.tree.hierarchies["memory"]
-        for folder in chain.from_iterable(map(self._with_children, paths)):
+        within = (f"{path}/{name}" for path in paths for name in self._children(path))
+        for folder in chain(paths, islice(within, MAX_WITHIN_CONTAINERS)):
             processes = (read_file(f"{root}{folder}/cgroup.procs") or b"").split(maxsplit=1)
             if processes and processes[0].isdigit() and processes[0] != b"0":
                 return self._network(f"proc/{processes[0].decode()}", clock)
         return None
-
-    def _with_children(self, path: str) -> Iterator[str]:
-        """A container's cgroup and those in it, where crun and containers with systemd have all."""
-        yield path
-        yield from (f"{path}/{name}" for name in self._children(path))
 
     def _network(self, process: str, clock: Stopwatch) -> NetworkStats | None:
         found = self.text(f"{process}/net/dev")

@@ -9,6 +9,7 @@ from tests.unit.resources.pods import container, pod
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.resources import CgroupDriver, Cgroups
+from trio_kubelet.resources.cgroup_tree import FOLDERS_IN_A_PIECE
 from trio_kubelet.resources.pod_cgroups import MemoryLimitDecrease, PodCgroups
 
 POD = pod(container("cpu=100m"), uid="u")
@@ -66,6 +67,28 @@ async def test_what_is_done_with_cgroups_is_told_whatever_becomes_of_it(tmp_path
         file.unlink()
     await pods.remove("u")
     assert told == ["destroy"]
+
+
+async def test_others_have_turns_while_many_cgroups_that_a_container_made_are_removed(
+    tmp_path: Path,
+) -> None:
+    fake = FakeV2(tmp_path, "cpu memory")
+    cgroups = Cgroups(fake.tree, KubeletConfiguration(), driver=CgroupDriver.CGROUPFS)
+    folder = tmp_path / "kubepods/burstable/podu"
+    for file in folder.iterdir():
+        file.unlink()
+
+    def make_many() -> None:
+        for number in range(3 * FOLDERS_IN_A_PIECE):
+            (folder / f"c/made-{number}").mkdir(parents=True)
+        (folder / "cgroup.kill").mkdir()  # A file would stay, as a kernel's do not.
+
+    make_many()
+    pieces = list(fake.tree.removal("/kubepods/burstable/podu"))
+    assert pieces == [None, None, None, True]
+    make_many()
+    await cgroups.remove("u")
+    assert not folder.exists()
 
 
 class Kernel:

@@ -8,8 +8,15 @@ from attrs import evolve
 
 from tests.unit.stats.kernel import CONTAINER, POD_CGROUP, SANDBOX, UID, machine, write_cgroup
 from trio_kubelet.resources import CgroupTree
-from trio_kubelet.stats import cgroup_files
-from trio_kubelet.stats.cgroup_reader import CgroupReader, Depth, Stopwatch, id_in
+from trio_kubelet.stats import cgroup_files, cgroup_reader
+from trio_kubelet.stats.cgroup_files import read_file
+from trio_kubelet.stats.cgroup_reader import (
+    MAX_WITHIN_CONTAINERS,
+    CgroupReader,
+    Depth,
+    Stopwatch,
+    id_in,
+)
 
 MI = 1 << 20
 CONTAINER_CGROUP = f"{POD_CGROUP}/cri-containerd-{CONTAINER}.scope"
@@ -107,6 +114,24 @@ def test_a_pod_has_the_network_of_its_processes_also_of_those_a_folder_deeper(
     network = here.read(Stopwatch(0), Depth.NETWORK, dict).pods[UID].network
     assert network is not None
     assert [(each.name, each.rx_bytes) for each in network.interfaces] == [("eth0", 7)]
+
+
+def test_of_the_cgroups_that_a_container_has_made_only_some_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, looked_at = reader(tmp_path), set[str]()
+
+    def read(path: str) -> bytes | None:
+        if path.endswith("/cgroup.procs"):
+            looked_at.add(path)
+        return read_file(path)
+
+    monkeypatch.setattr(cgroup_reader, "read_file", read)
+    for number in range(2 * MAX_WITHIN_CONTAINERS):
+        (tmp_path / "cgroup" / f"{CONTAINER_CGROUP}/made-{number}".lstrip("/")).mkdir()
+    assert here.read(Stopwatch(0), Depth.NETWORK, dict).pods[UID].network is None
+    containers = 2  # The pod's, and its sandbox.
+    assert len(looked_at) == containers + MAX_WITHIN_CONTAINERS
 
 
 def test_the_cgroups_above_the_pods_begin_with_that_of_all_pods(tmp_path: Path) -> None:
