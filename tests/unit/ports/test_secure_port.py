@@ -335,6 +335,29 @@ async def test_certificates_are_read_again_where_the_kernel_tells_of_no_change(
             await until(stranger, 200)
 
 
+async def test_a_port_whose_files_no_thread_can_be_started_for_is_there_and_reads_them_later(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = trio.Event()
+
+    async def refuse(*_: object, **_options: object) -> None:
+        await trio.lowlevel.checkpoint()
+        refused.set()
+        raise RuntimeError("can't start new thread")
+
+    with trio.fail_after(60):
+        async with node.serving(node.configuration()):
+            before = await shown_serial(node.port)
+            with monkeypatch.context() as without_threads:
+                without_threads.setattr(trio.to_thread, "run_sync", refuse)
+                (node.folder / "tls.crt").write_bytes(b"rubbish")
+                await refused.wait()
+                assert await shown_serial(node.port) == before
+            node.configuration()
+            while await shown_serial(node.port) == before:  # each handshake takes a while
+                pass
+
+
 @pytest.mark.parametrize("text", ["rubbish", ""], ids=["rubbish", "empty"])
 @pytest.mark.parametrize("broken", ["tls.crt", "tls.key", "ca.crt"])
 async def test_files_that_cannot_be_used_change_nothing(node: Node, broken: str, text: str) -> None:
