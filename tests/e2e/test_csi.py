@@ -89,6 +89,25 @@ def test_a_driver_that_is_there_before_the_agent_is_known_after_its_start(
         local_cluster.api.wait_for(csi_node, tells("n-3"))
 
 
+def test_what_is_told_of_a_driver_that_is_slower_than_the_agent_stays(
+    local_cluster: LocalCluster, csi_node: str, tmp_path: Path
+) -> None:
+    api, node = local_cluster.api, f"/api/v1/nodes/{local_cluster.node}"
+    with driver(local_cluster, tmp_path, "n-3"):
+        api.wait_for(node, is_annotated(f'{{"{NAME}":"n-3"}}'))
+        api.wait_for(csi_node, tells("n-3"))
+        local_cluster.kill_agent()
+    api.patch(csi_node, {"metadata": {"annotations": {MIGRATED: None}}})
+    local_cluster.start_agent()
+    # The annotation shows that the agent has written the object.
+    api.wait_for(csi_node, lambda found: MIGRATED in found["metadata"].get("annotations", {}))
+    assert tells("n-3")(api.get(csi_node))
+    assert is_annotated(f'{{"{NAME}":"n-3"}}')(api.get(node))
+    with driver(local_cluster, tmp_path, "n-4"):
+        api.wait_for(csi_node, tells("n-4"))
+    api.wait_for(csi_node, tells())
+
+
 @pytest.fixture
 def ephemeral(local_cluster: LocalCluster) -> Iterator[None]:
     """The driver's object, which says that it makes volumes for pods."""

@@ -1,12 +1,17 @@
 """Tells the cluster which CSI drivers this node has: the object CSINode, and the Node's metadata.
 
-The desired state follows from the registered drivers alone, and is written whenever they, or what
-is known of the Node, change: an API server that is away delays it, and no registration fails for
-it. A driver that goes leaves CSINode and the annotation; labels of its topology stay, as in the Go
-kubelet, because volumes of other drivers and pods may count on them.
+The desired state follows from the drivers that have registered, and is written whenever they, or
+what is known of the Node, change: an API server that is away delays it, and no registration fails
+for it. A driver that goes leaves CSINode and the annotation; labels of its topology stay, as in the
+Go kubelet, because volumes of other drivers and pods may count on them.
+
+What an earlier agent told of a driver stays until that driver has registered with this one: its
+volumes at the node are still there, and the controller that attaches them asks for its id. An entry
+of a driver that never comes again stays, as in the Go kubelet.
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 import orjson
 import structlog
@@ -58,24 +63,26 @@ class CSINodeInfo:
 
     async def run(self) -> None:
         """Write for ever. An API server that is away is waited for."""
-        changes = _Changes()
+        changes, seen = _Changes(), set(self._drivers.nodes())
+        # One that comes and goes between two looks counts, too.
+        self._drivers.on_change.add(lambda: seen.update(self._drivers.nodes()))
         self._drivers.on_change.add(changes.wake)
         self._drivers.on_limit.add(changes.wake)
         self._view.on_version.add(lambda _node: changes.wake())
         retries = Retries(RETRY)
-        written: tuple[str, Mapping[str, NodeInfo]] | None = None
+        written: tuple[str, Mapping[str, NodeInfo], AbstractSet[str]] | None = None
         refused: Mapping[str, object] = {}
         while True:
             changes.clear()
             node = await self._view.wait_known()
-            nodes = self._drivers.nodes()
+            nodes, own = self._drivers.nodes(), frozenset(seen)
             try:
-                metadata = node_metadata_changes(node, nodes)
+                metadata = node_metadata_changes(node, nodes, own)
                 if metadata != refused:
                     refused = {} if await self._annotate(node, metadata) else metadata
-                if (node.metadata.uid, nodes) != written:
-                    await self._write(node, nodes)
-                    written = node.metadata.uid, nodes
+                if (node.metadata.uid, nodes, own) != written:
+                    await self._write(node, nodes, own)
+                    written = node.metadata.uid, nodes, own
             except ApiError as error:
                 retries.warn(log, "CSINode update failed, will retry", error=str(error))
                 recovered = self._api.recovery.next
@@ -106,8 +113,10 @@ class CSINodeInfo:
         self._view.offer(answer)
         return True
 
-    async def _write(self, node: Node, nodes: Mapping[str, NodeInfo]) -> None:
-        """Make the CSINode what it is to be.
+    async def _write(
+        self, node: Node, nodes: Mapping[str, NodeInfo], own: AbstractSet[str]
+    ) -> None:
+        """Make the CSINode what it is to be; what it tells of drivers that are not `own` stays.
 
         What is told of a driver cannot be changed in place, but for the number of its volumes where
         the API server is new enough: it is taken out first.
@@ -120,6 +129,7 @@ class CSINodeInfo:
                 raise
             await self._api.create(CSI_NODES, new_csi_node(node, drivers))
             return
+        drivers = merged(known.spec.drivers, drivers, own)
         if _differ_in_limits(known, drivers) and await self._replaced(known, drivers):
             return
         unchanged = tuple(each for each in known.spec.drivers if each in drivers)
@@ -170,6 +180,17 @@ def csi_node_drivers(nodes: Mapping[str, NodeInfo]) -> tuple[CSINodeDriver, ...]
     )
 
 
+def merged(
+    found: tuple[CSINodeDriver, ...], drivers: tuple[CSINodeDriver, ...], own: AbstractSet[str]
+) -> tuple[CSINodeDriver, ...]:
+    """Return what CSINode is to tell, in the order of names: of the drivers in `own`, `drivers`.
+
+    What was found there of other drivers stays.
+    """
+    kept = (each for each in found if each.name not in own)
+    return tuple(sorted((*drivers, *kept), key=lambda each: each.name))
+
+
 def new_csi_node(node: Node, drivers: tuple[CSINodeDriver, ...]) -> CSINode:
     """Return the object for a node that has none; it goes with the Node."""
     owner = OwnerReference(
@@ -187,17 +208,23 @@ def new_csi_node(node: Node, drivers: tuple[CSINodeDriver, ...]) -> CSINode:
     )
 
 
-def node_metadata_changes(node: Node, nodes: Mapping[str, NodeInfo]) -> Mapping[str, object]:
+def node_metadata_changes(
+    node: Node, nodes: Mapping[str, NodeInfo], own: AbstractSet[str]
+) -> Mapping[str, object]:
     """Return the patch of a Node's metadata that tells of the drivers; empty if nothing is new.
 
+    The annotation keeps the ids of drivers that are not in `own`: those that have registered.
     A label that has another value already is left alone, and logged: two drivers, or a driver and
     an administrator, name the node's place differently.
     """
     changes: dict[str, object] = {}
+    told = _node_ids(node)
     ids = {name: each.node_id for name, each in nodes.items()}
-    if _node_ids(node) != ids:
-        told = orjson.dumps(ids, option=orjson.OPT_SORT_KEYS).decode() if ids else None
-        changes["annotations"] = {NODE_ID_ANNOTATION: told}
+    if isinstance(told, dict):
+        ids |= {n: i for n, i in told.items() if n not in own and isinstance(i, str)}
+    if told != ids:
+        text = orjson.dumps(ids, option=orjson.OPT_SORT_KEYS).decode() if ids else None
+        changes["annotations"] = {NODE_ID_ANNOTATION: text}
     labels: dict[str, str] = {}
     for name, each in nodes.items():
         for key, value in each.topology.items():

@@ -1,7 +1,7 @@
 """The cluster's picture of the node's drivers: CSINode, annotation and labels of the Node."""
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 
 import pytest
 import trio
@@ -70,14 +70,31 @@ def test_csi_node_has_ids_topology_keys_and_counts() -> None:
 def test_a_node_gets_what_it_lacks_and_keeps_what_it_has(
     labels: dict[str, str], nodes: dict[str, NodeInfo], changes: dict[str, object]
 ) -> None:
-    assert node_metadata_changes(labelled(**labels), nodes) == changes
+    assert node_metadata_changes(labelled(**labels), nodes, {"a"}) == changes
 
 
-def test_the_annotation_goes_with_the_last_driver() -> None:
+def annotated(text: str) -> Node:
     node = a_node()
-    annotations = {NODE_ID_ANNOTATION: '{"a":"n-1"}'}
-    node = evolve(node, metadata=evolve(node.metadata, annotations=annotations))
-    assert node_metadata_changes(node, {}) == {"annotations": {NODE_ID_ANNOTATION: None}}
+    metadata = evolve(node.metadata, annotations={NODE_ID_ANNOTATION: text})
+    return evolve(node, metadata=metadata)
+
+
+@pytest.mark.parametrize(
+    ("found", "nodes", "own", "told"),
+    [
+        ('{"a":"n-1"}', {}, {"a"}, None),
+        ('{"a":"n-9","b":"n-2"}', {"a": A}, {"a"}, '{"a":"n-1","b":"n-2"}'),
+        ('{"a":"n-1","b":"n-2"}', {}, {"a"}, '{"b":"n-2"}'),
+        ('{"a":"n-1","b":7}', {}, set(), '{"a":"n-1"}'),
+        ("[]", {"a": A}, {"a"}, '{"a":"n-1"}'),
+        ("no JSON", {}, set(), None),
+    ],
+)
+def test_the_annotation_keeps_the_ids_of_drivers_that_have_not_registered(
+    found: str, nodes: dict[str, NodeInfo], own: set[str], told: str | None
+) -> None:
+    changes = node_metadata_changes(annotated(found), nodes, own)
+    assert changes["annotations"] == {NODE_ID_ANNOTATION: told}
 
 
 @define
@@ -94,7 +111,9 @@ class Scene:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
+        """An agent, with no drivers at first."""
         view, api = NodeView(NAME), self.server.client()
+        self.drivers = CSIDrivers()
         info = CSINodeInfo(self.drivers, view, api)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(view.watch, api)
@@ -108,6 +127,10 @@ class Scene:
 
     def told(self) -> dict[str, str]:
         return {driver.name: driver.node_id for driver in self.csi_node.spec.drivers}
+
+    def annotated(self) -> str | None:
+        """The ids in the Node's annotation."""
+        return self.server.get(NODES, NAME).metadata.annotations.get(NODE_ID_ANNOTATION)
 
 
 @pytest.fixture
@@ -141,6 +164,29 @@ async def test_drivers_come_and_go(scene: Scene, autojump_clock: object) -> None
         node = scene.server.get(NODES, NAME)
         assert NODE_ID_ANNOTATION not in node.metadata.annotations
         assert node.metadata.labels["example.com/zone"] == "a"
+
+
+async def test_what_is_told_of_a_driver_stays_until_it_has_registered_with_a_new_agent(
+    scene: Scene, autojump_clock: object
+) -> None:
+    """While it has not, the controller that attaches its volumes asks for the node's id."""
+    with ExitStack() as drivers:
+        async with scene.running():
+            for name, node in (("a.x", A), ("b.x", B), ("c.x", B)):
+                drivers.enter_context(scene.driver(name, node))
+            await trio.sleep(1)
+    async with scene.running():
+        await trio.sleep(1)
+        assert scene.told() == {"a.x": "n-1", "b.x": "n-2", "c.x": "n-2"}
+        assert scene.annotated() == '{"a.x":"n-1","b.x":"n-2","c.x":"n-2"}'
+        with scene.driver("a.x", evolve(A, node_id="n-9")):
+            await trio.sleep(1)
+            assert scene.told() == {"a.x": "n-9", "b.x": "n-2", "c.x": "n-2"}
+        with scene.driver("b.x", B):
+            pass  # It comes and goes before anything is written.
+        await trio.sleep(1)
+        assert scene.told() == {"c.x": "n-2"}
+        assert scene.annotated() == '{"c.x":"n-2"}'
 
 
 async def test_a_driver_that_changes_is_taken_out_first(
