@@ -194,13 +194,14 @@ def _same_version(one: Secret, other: Secret) -> bool:
 def matches(key: str, repository: str) -> bool:
     """True if an entry is for a repository such as `registry.example.com:5000/team/image`.
 
-    The host may have globs in its parts (`*.example.com`), the path is a prefix.
+    The host may have globs in its parts (`*.example.com`). The path is any beginning, as in the Go
+    kubelet: `team` is for `team-a/image`, too.
     """
     host, path = _host_and_path(key)
     registry, _, name = repository.partition("/")
     if host in _DOCKER_HUB and registry in _DOCKER_HUB:
-        return _is_prefix(path, name)
-    return _host_matches(host, registry) and _is_prefix(path, name)
+        return name.startswith(path)
+    return _host_matches(host, registry) and name.startswith(path)
 
 
 def image_matches(pattern: str, repository: str) -> bool:
@@ -213,7 +214,7 @@ def image_matches(pattern: str, repository: str) -> bool:
 def _host_and_path(key: str) -> tuple[str, str]:
     """The place of an entry; the version of the registry's interface is no path of images."""
     host, _, path = _without_scheme(key).partition("/")
-    return host, path.removeprefix("v1").removeprefix("v2").strip("/")
+    return host, path[3:] if path.startswith(("v1/", "v2/")) else path
 
 
 def _exactness(key: str) -> tuple[int, int]:
@@ -226,10 +227,6 @@ def _without_scheme(key: str) -> str:
         return key
     parts = urlsplit(key)
     return parts.netloc + parts.path
-
-
-def _is_prefix(path: str, name: str) -> bool:
-    return not path or name == path or name.startswith(path + "/")
 
 
 def _host_matches(pattern: str, host: str) -> bool:
