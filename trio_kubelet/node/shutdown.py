@@ -281,15 +281,29 @@ class NodeShutdown:
             groups = priority_groups(periods, tuple(pods.active()))
             for group in groups:
                 await self._end_group(group, pods)
-            with trio.move_on_at(max(latest, trio.current_time() + LAST_STATUS_SECONDS)):
-                ended = [pod.metadata.uid for group in groups for pod in group.pods]
-                await self._until(lambda: all(map(pods.is_over, ended)))
+            await self._wait_for_statuses(pods, groups, latest)
             await self._save(ShutdownTimes(self.times.start_ns, self._clock.now_ns()))
             # It may have been called off since this task was last made to go on.
             await trio.lowlevel.checkpoint_if_cancelled()
             log.warning("pods have ended, machine may go down")
             self._walk.step(E.PODS_ENDED)
             self._let_go()
+
+    async def _wait_for_statuses(
+        self, pods: ShutdownPods, groups: Sequence[PriorityGroup], latest: float
+    ) -> None:
+        """Wait until the API shows how pods ended; mirrors show nothing new, static pods run again.
+
+        A static pod that has ended may have been the API server, or the way to it: then nobody
+        answers, and what could be told has been.
+        """
+        ended = [pod for group in groups for pod in group.pods]
+        to_tell = [pod.metadata.uid for pod in ended if not is_static(pod)]
+        until = trio.current_time() + LAST_STATUS_SECONDS
+        if len(to_tell) == len(ended):
+            until = max(until, latest)
+        with trio.move_on_at(until):
+            await self._until(lambda: all(map(pods.is_over, to_tell)))
 
     async def _end_group(self, group: PriorityGroup, pods: ShutdownPods) -> None:
         """End the pods of a group, and wait until they are gone, or their time is over."""

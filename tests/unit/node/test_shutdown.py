@@ -27,6 +27,8 @@ from trio_kubelet.node.shutdown import (
     ShutdownTimes,
 )
 from trio_kubelet.node.shutdown_record import ShutdownRecord, ended_pod
+from trio_kubelet.pod_source import CONFIG_SOURCE
+from trio_kubelet.sources import Source
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 CRITICAL = 2_000_000_000
@@ -199,6 +201,36 @@ async def test_statuses_that_never_arrive_do_not_hold_the_machine_longer_than_as
         await trio.sleep(ALL_SECONDS - 1)
         assert scene.logind.is_held_up()
         await trio.sleep(2)
+        assert not scene.logind.is_held_up()
+
+
+async def test_a_machine_whose_api_server_was_a_static_pod_of_its_own_goes_down_soon(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    static = ObjectMeta(
+        name="api", namespace="ns", uid="uid-api", annotations={CONFIG_SOURCE: Source.FILE}
+    )
+    scene.pods = (*scene.pods, Pod(metadata=static, spec=PodSpec(priority=CRITICAL + 1000)))
+    scene.tell_seconds = float("inf")
+    async with running(scene):
+        await scene.announce(goes_down=True)
+        await trio.sleep(4.9)
+        assert len(scene.gone) == 4
+        assert scene.logind.is_held_up(), "the last statuses have two seconds"
+        await trio.sleep(0.2)
+        assert not scene.logind.is_held_up()
+
+
+async def test_a_machine_waits_for_no_status_of_a_static_pod(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    static = ObjectMeta(
+        name="dns", namespace="ns", uid="uid-dns", annotations={CONFIG_SOURCE: Source.FILE}
+    )
+    scene.pods, scene.tell_seconds = (Pod(metadata=static, spec=PodSpec()),), float("inf")
+    async with running(scene):
+        await scene.announce(goes_down=True)
+        await trio.sleep(1.1)
         assert not scene.logind.is_held_up()
 
 
