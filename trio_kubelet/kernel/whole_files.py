@@ -163,9 +163,11 @@ def remove_whole(path: Path) -> bool:
     """
     found = False
     for each in (path, _unfinished(path)):
+        # A file system that is read only refuses to remove even what is not there.
         with suppress(FileNotFoundError):
-            each.unlink()
-            found = True
+            if os.path.lexists(each):
+                each.unlink()
+                found = True
     return found
 
 

@@ -441,7 +441,9 @@ class CSIVolumes:
         self, key: Key, begins: VolumeEvent, call: Callable[[], Awaitable[None]], threads: Share
     ) -> None:
         """Make a call that changes the volume, and walk its states. Raises RpcError, OSError."""
-        await threads.run_sync(partial(self._marks.make, *key))
+        undoes = begins is VolumeEvent.UNPUBLISH
+        make = self._marks.make_if_room if undoes else self._marks.make
+        await threads.run_sync(partial(make, *key))
         walk = self._walks[key]
         walk.step(begins)
         try:

@@ -442,7 +442,9 @@ class StagedVolumes:
     async def _do(self, volume: _Volume, begins: StageEvent, work: Work, threads: Share) -> None:
         """Do what changes the volume, and walk its states. Raises VolumeError, OSError."""
         mark = volume.stage.mark
-        await threads.run_sync(partial(self._marks.make, *mark))
+        undoes = begins is StageEvent.UNSTAGE
+        make = self._marks.make_if_room if undoes else self._marks.make
+        await threads.run_sync(partial(make, *mark))
         volume.walk.step(begins)
         try:
             await work()

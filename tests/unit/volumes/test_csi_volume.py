@@ -1,8 +1,11 @@
 """Volumes that a CSI driver makes for a pod: asked for once, given back once, never forgotten."""
 
+import errno
 import json
+import os
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
@@ -25,7 +28,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.k8s.kinds import SECRETS
 from trio_kubelet.rpc import open_rpc_loop
 from trio_kubelet.rpc.stubs.csi import v1 as csi
-from trio_kubelet.volumes import back_offs, csi_requests, csi_volume
+from trio_kubelet.volumes import back_offs, csi_requests, csi_volume, doubt_marks
 from trio_kubelet.volumes.csi_records import read_record
 from trio_kubelet.volumes.csi_requests import volume_handle
 from trio_kubelet.volumes.plugin import VolumeBusy, VolumesNotReady
@@ -185,6 +188,31 @@ async def test_an_agent_that_was_killed_in_a_call_is_not_sure_and_asks_again(
         # This one knows from mount and record that there is nothing to do.
         await scene.agent().prepare(scene.pod)
         assert len(calls(driver, "NodePublishVolume")) == 1
+
+
+@pytest.mark.parametrize("is_mounted", [True, False])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+async def test_a_volume_is_given_back_though_the_disk_takes_no_mark(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, number: int, is_mounted: bool
+) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(csi_volume, "is_mounted", lambda _: is_mounted)
+    scene.describe(EPHEMERAL)
+    async with scene.driver() as driver:
+        await scene.agent().prepare(scene.pod)
+        monkeypatch.setattr(doubt_marks, "write_whole", refuse)
+        driver.set_faults(NodeUnpublishVolume={"fail": "INTERNAL: killed"})
+        with pytest.raises(VolumeBusy, match="killed"):
+            await scene.agent().tear_down(UID)
+        driver.set_faults()
+        await scene.agent().tear_down(UID)  # by the next agent, which finds no mark
+        assert driver.published() == []
+        assert not scene.folder.exists()
+        with pytest.raises(VolumesNotReady, match=os.strerror(number)):
+            await scene.agent().prepare(scene.pod)
+        assert len(calls(driver, "NodePublishVolume")) == 1, "no call is begun without a mark"
 
 
 async def test_after_a_reboot_a_folder_that_is_left_is_no_volume(scene: Scene) -> None:

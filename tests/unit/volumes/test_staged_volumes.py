@@ -1,5 +1,7 @@
 """Persistent volumes of CSI drivers: staged once for all pods, undone once after the last one."""
 
+import errno
+import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -38,7 +40,13 @@ from trio_kubelet.k8s import (
 from trio_kubelet.k8s.kinds import SECRETS
 from trio_kubelet.rpc import open_rpc_loop
 from trio_kubelet.rpc.stubs.csi import v1 as csi
-from trio_kubelet.volumes import csi_requests, csi_stages, csi_volume, staged_volumes
+from trio_kubelet.volumes import (
+    csi_requests,
+    csi_stages,
+    csi_volume,
+    doubt_marks,
+    staged_volumes,
+)
 from trio_kubelet.volumes.csi_records import (
     StagePlace,
     VolumeKey,
@@ -249,6 +257,31 @@ async def test_an_agent_that_starts_knows_who_uses_what_and_asks_for_nothing_aga
         await volumes.tear_down("b")
         await until_unused(scene)
         assert order(driver)[3:] == ["Unpublish", "Unpublish", "Unstage"]
+
+
+@pytest.mark.parametrize("is_mounted", [True, False])
+async def test_a_stage_is_undone_by_the_next_agent_though_the_disk_takes_no_mark(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, is_mounted: bool
+) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(staged_volumes, "RETRY", retry(60))
+    monkeypatch.setattr(csi_stages, "is_mounted", lambda _: is_mounted)
+    describe(scene)
+    async with scene.driver(capabilities=(STAGES,)) as driver:
+        volumes = await an_agent(scene)
+        await volumes.prepare(claiming())
+        driver.set_faults(NodeUnstageVolume={"fail": "INTERNAL: killed"})
+        monkeypatch.setattr(doubt_marks, "write_whole", refuse)
+        await volumes.tear_down(UID)
+        with trio.fail_after(20):
+            while not calls(driver, "NodeUnstageVolume", "begun"):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+        driver.set_faults()
+        await an_agent(scene)
+        await until_unused(scene)
+        assert driver.staged() == []
 
 
 async def test_a_stage_that_no_pod_uses_is_undone_by_the_next_agent(scene: Scene) -> None:
