@@ -162,7 +162,10 @@ def served_manifest(name: str) -> Iterator[str]:
 
 
 def test_a_storm_of_reloads_disturbs_no_pod(tmp_path: Path) -> None:
-    """Each tenth of a second another file, good or broken, while pods come and go."""
+    """Each tenth of a second another file, good or broken, while pods come and go.
+
+    The last one is broken: what the last good one said is in force.
+    """
     with LabAgent(tmp_path / "node") as agent:
         for number in range(PODS):
             agent.write(f"stays-{number}.json", pod(f"stays-{number}"))
@@ -174,7 +177,7 @@ def test_a_storm_of_reloads_disturbs_no_pod(tmp_path: Path) -> None:
             reload(agent, BROKEN[number % len(BROKEN)])
             agent.write("goes.json", pod(f"goes-{number}"))
             agent.pods()
-            new = {
+            new: Json = {
                 "registryBurst": 100 + number,
                 "evictionHard": {"memory.available": f"{50 + number % 2}Mi"},
                 "serializeImagePulls": number % 2 == 0,
@@ -184,6 +187,12 @@ def test_a_storm_of_reloads_disturbs_no_pod(tmp_path: Path) -> None:
             if monotonic() > end:
                 break
         says(agent, f"-> {100 + number}")
+        refusal = "configuration reload failed, keeping the previous settings"
+        refused = agent.log.read_text().count(refusal)
+        assert refused
+        reload(agent, BROKEN[0])
+        says(agent, refusal, refused + 1)
+        assert memory_threshold(agent) == {(new["evictionHard"]["memory.available"], False)}
         agent.remove("goes.json")
         after = agent.wait_for(lambda pods: len(pods) == PODS)
         assert containers(after) == before
