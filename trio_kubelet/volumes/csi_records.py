@@ -37,7 +37,7 @@ _PARTS_OF_STAGE = 5
 
 
 class RecordError(Exception):
-    """The record of a volume cannot be read; the text says which file, and why."""
+    """The record of a volume cannot be read, or is another's; the text says which, and why."""
 
 
 @frozen
@@ -117,6 +117,18 @@ def stage_place(root: Path, key: VolumeKey, device: str = "") -> StagePlace:
         return StagePlace(key=key, path=devices.stage, folder=devices.data, device=devices)
     folder = root / "plugins" / PLUGIN / key.driver / key.digest
     return StagePlace(key=key, path=folder / _STAGE, folder=folder)
+
+
+def require_own(folder: Path, found: VolumeKey | None, wanted: VolumeKey) -> None:
+    """Raise RecordError if a folder is another volume's than the one that is wanted there.
+
+    Its driver would be asked to undo what it has not done, and never what it has.
+    """
+    if found is not None and found != wanted:
+        raise RecordError(
+            f"{folder} is in use for the volume {found.handle!r} of {found.driver}, which has the "
+            f"same name as {wanted.handle!r} of {wanted.driver}"
+        )
 
 
 def attachment_name(key: VolumeKey, node: str) -> str:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+import trio
 from attrs import define, evolve, field, frozen
 
 from state_machines.volume import VOLUME, VolumeEvent, VolumeState
@@ -40,6 +41,7 @@ from trio_kubelet.volumes.csi_records import (
     device_names,
     read_record,
     remove_record,
+    require_own,
     stage_place,
     write_record,
 )
@@ -140,6 +142,26 @@ Published = PublishedFolder | PublishedDevice
 
 
 @define(eq=False)
+class _VolumeOfName:
+    """The volume that a pod has under a name, one call about it at a time."""
+
+    walk: Walk[VolumeState, VolumeEvent, None]
+    begun: VolumeKey | None
+    """The one for which there is a record."""
+    calls: trio.Lock = field(init=False, factory=trio.Lock)
+
+    @property
+    def is_published(self) -> bool:
+        """True if there is nothing to ask the driver for."""
+        return self.walk.state is VolumeState.PUBLISHED
+
+    def require(self, place: Published, wanted: VolumeKey) -> None:
+        """Raise RecordError if the driver has, or may have, published another volume here."""
+        if self.walk.state is not VolumeState.UNPUBLISHED:
+            require_own(place.target.parent, self.begun, wanted)
+
+
+@define(eq=False)
 class CSIVolumes:
     """The plugin for the source `csi`, of pods and of persistent volumes."""
 
@@ -152,7 +174,7 @@ class CSIVolumes:
     _expansions: VolumeExpansions = field(init=False)
     _republications: Republications = field(init=False)
     _ownership: VolumeOwnership = field(init=False)
-    _walks: dict[Key, Walk[VolumeState, VolumeEvent, None]] = field(init=False, factory=dict)
+    _volumes: dict[Key, _VolumeOfName] = field(init=False, factory=dict)
     _back_offs: BackOffs = field(init=False, factory=BackOffs)
 
     name = PLUGIN
@@ -183,7 +205,9 @@ class CSIVolumes:
         key = uid, place.name
         self._back_offs.check(key)
         try:
-            is_new = await self._state(key, place, share) is not VolumeState.PUBLISHED
+            known = await self._look(key, place, share)
+            known.require(place, volume_key(volume, uid))
+            is_new = not known.is_published
             if is_new:
                 await self._publish(pod, volume, place, share)
                 self._back_offs.succeeded(key)
@@ -246,8 +270,8 @@ class CSIVolumes:
         try:
             if isinstance(place, PublishedDevice):
                 await threads.run_sync(place.undo)
-            state = await self._state(key, place, threads)
-            if state is VolumeState.UNPUBLISHED:
+            known = await self._look(key, place, threads)
+            if known.walk.state is VolumeState.UNPUBLISHED:
                 return
             driver = await self._driver(found.driver, place.name, "Unmounter.TearDownAt")
         except (RecordError, VolumeError) as error:
@@ -257,7 +281,7 @@ class CSIVolumes:
         device = place.name if isinstance(place, PublishedDevice) else ""
         staged = self._stages.at(stage_place(self._folders.root, found, device))
         try:
-            async with self._staged.one_call(staged):
+            async with known.calls, self._staged.one_call(staged):
                 await self._call(key, VolumeEvent.UNPUBLISH, call, threads)
         except RpcError as error:
             raise VolumeBusy(place.target, rpc_words(error.code, error.message)) from error
@@ -266,7 +290,7 @@ class CSIVolumes:
         """Remove record and mark of a volume that was given back; raises OSError."""
         await threads.run_sync(partial(remove_record, folder))
         await threads.run_sync(partial(self._marks.remove, pod_uid, folder.name))
-        self._walks.pop((pod_uid, folder.name), None)
+        self._volumes.pop((pod_uid, folder.name), None)
 
     def release(self, pod_uid: str) -> None:
         """A pod has no volumes any more, not even such as were to be published."""
@@ -274,8 +298,8 @@ class CSIVolumes:
         self._parts.usages.unpublished(pod_uid)
         self._expansions.unpublished(pod_uid)
         self._republications.forget(pod_uid)
-        for key in [key for key in self._walks if key[0] == pod_uid]:
-            del self._walks[key]
+        for key in [key for key in self._volumes if key[0] == pod_uid]:
+            del self._volumes[key]
         self._staged.release(pod_uid)
 
     @property
@@ -334,11 +358,15 @@ class CSIVolumes:
             if used is not None and expansion is not None:
                 await self._expansions.expand_new(used, expansion)
 
-        async with self._staged.one_call(self._stages.stage(volume)):
-            # Two volumes of a pod may have the same claim, and are set up at the same time.
-            if self._walks[uid, place.name].state is VolumeState.PUBLISHED:
+        known = self._volumes[uid, place.name]
+        async with known.calls, self._staged.one_call(self._stages.stage(volume)):
+            # Two volumes of a pod may have the same claim, or names that are the same, and are set
+            # up at the same time.
+            known.require(place, key)
+            if known.is_published:
                 return
             await threads.run_sync(partial(place.begin, record))
+            known.begun = key
             await self._call((uid, place.name), VolumeEvent.PUBLISH, publish, threads)
         if isinstance(place, PublishedDevice):
             tell_mapped(self._parts.recorder, pod, place.name, place.devices.users, place.link)
@@ -388,8 +416,9 @@ class CSIVolumes:
             spec = await self._requests.driver_settings(volume)
             capabilities = await driver.capabilities()
             publication = await self._publication(pod, volume, spec, capabilities, place.target)
-            async with self._staged.one_call(staged):
-                self._walks[pod.metadata.uid, place.name].step(VolumeEvent.REPUBLISH)
+            known = self._volumes[pod.metadata.uid, place.name]
+            async with known.calls, self._staged.one_call(staged):
+                known.walk.step(VolumeEvent.REPUBLISH)
                 await driver.publish(publication)
         except (RpcError, ObjectError) as error:
             raise VolumeError(volume.spec_name, _words(error), step) from error
@@ -422,20 +451,21 @@ class CSIVolumes:
             words = f"kubernetes.io/csi: {step} failed to get CSI client: {error}"
             raise VolumeError(volume, words) from error
 
-    async def _state(self, key: Key, place: Published, threads: Share) -> VolumeState:
-        """Return how far a volume is; of one that another agent began with, what its traces say."""
-        if key not in self._walks:
-            state = await threads.run_sync(partial(self._found_state, key, place))
+    async def _look(self, key: Key, place: Published, threads: Share) -> _VolumeOfName:
+        """Return what is known of a volume; of one that another agent began, its traces tell."""
+        if key not in self._volumes:
+            begun, state = await threads.run_sync(partial(self._found, key, place))
             walk = Walk(VOLUME, state, self._parts.journal, "/".join(key), notes_all=True)
-            self._walks.setdefault(key, walk)
-        return self._walks[key].state
+            self._volumes.setdefault(key, _VolumeOfName(walk, begun))
+        return self._volumes[key]
 
-    def _found_state(self, key: Key, place: Published) -> VolumeState:
-        if place.key() is None:
-            return VolumeState.UNPUBLISHED
+    def _found(self, key: Key, place: Published) -> tuple[VolumeKey | None, VolumeState]:
+        begun = place.key()
+        if begun is None:
+            return None, VolumeState.UNPUBLISHED
         if self._marks.is_made(*key) or not is_mounted(place.target):
-            return VolumeState.UNCERTAIN
-        return VolumeState.PUBLISHED
+            return begun, VolumeState.UNCERTAIN
+        return begun, VolumeState.PUBLISHED
 
     async def _call(
         self, key: Key, begins: VolumeEvent, call: Callable[[], Awaitable[None]], threads: Share
@@ -444,7 +474,7 @@ class CSIVolumes:
         undoes = begins is VolumeEvent.UNPUBLISH
         make = self._marks.make_if_room if undoes else self._marks.make
         await threads.run_sync(partial(make, *key))
-        walk = self._walks[key]
+        walk = self._volumes[key].walk
         walk.step(begins)
         try:
             await call()

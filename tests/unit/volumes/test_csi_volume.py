@@ -15,7 +15,16 @@ from attrs import evolve
 from lab.csi_driver import NAME
 from state_machines.backoff import BackoffPolicy
 from tests.turns import making_test_data
-from tests.unit.volumes.csi_scene import EPHEMERAL, UID, Scene, a_pod, calls
+from tests.unit.volumes.csi_scene import (
+    EPHEMERAL,
+    UID,
+    Scene,
+    a_pod,
+    an_agent,
+    calls,
+    claiming,
+    describe,
+)
 from trio_kubelet.k8s import (
     CSIDriverSpec,
     CSIVolumeSource,
@@ -32,6 +41,8 @@ from trio_kubelet.volumes import back_offs, csi_requests, csi_volume, doubt_mark
 from trio_kubelet.volumes.csi_records import read_record
 from trio_kubelet.volumes.csi_requests import volume_handle
 from trio_kubelet.volumes.plugin import VolumeBusy, VolumesNotReady
+
+BOTH = CSIDriverSpec(attach_required=False, volume_lifecycle_modes=("Persistent", "Ephemeral"))
 
 
 @pytest.fixture
@@ -170,6 +181,64 @@ async def test_twenty_volumes_of_a_pod_are_published_and_taken_away_side_by_side
                     while len(calls(driver, method, "begun")) < 20:
                         await trio.testing.wait_all_tasks_blocked(0.01)
                     nursery.cancel_scope.cancel()
+
+
+def with_two_of_a_name() -> Pod:
+    """A pod with a volume of its own whose name is that of the volume of its claim."""
+    pod, other = a_pod(), claiming()
+    (own,), (claimed,) = pod.spec.volumes, other.spec.volumes
+    (container,) = pod.spec.containers
+    mounts = tuple(VolumeMount(name=name, mount_path=f"/{name}") for name in ("pv", "v"))
+    containers = (evolve(container, volume_mounts=mounts),)
+    volumes = (evolve(own, name="pv"), claimed)
+    return evolve(pod, spec=evolve(pod.spec, volumes=volumes, containers=containers))
+
+
+async def test_of_two_volumes_with_the_same_name_in_folders_the_second_is_refused(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe(scene, BOTH)
+    scene.pod = with_two_of_a_name()
+    async with scene.driver() as driver:
+        volumes = await an_agent(scene)
+        with pytest.raises(VolumesNotReady, match="~csi/pv is in use for the volume"):
+            await volumes.prepare(scene.pod)
+        (published,) = calls(driver, "NodePublishVolume")
+        # An agent that starts later finds on the disk which of the two it is.
+        monkeypatch.setattr(csi_volume, "is_mounted", lambda _: True)
+        volumes = await an_agent(scene)
+        with pytest.raises(VolumesNotReady, match="~csi/pv is in use for the volume"):
+            await volumes.prepare(scene.pod)
+        await volumes.tear_down(UID)
+        (unpublished,) = calls(driver, "NodeUnpublishVolume")
+        assert unpublished["volume"] == published["volume"]
+        assert driver.published() == []
+
+
+async def test_a_volume_that_is_being_published_keeps_its_record_from_one_of_the_same_name(
+    scene: Scene,
+) -> None:
+    describe(scene, BOTH)
+    scene.pod = with_two_of_a_name()
+    folder = scene.folder.with_name("pv")
+    async with scene.driver() as driver:
+        volumes = await an_agent(scene)
+        driver.set_faults(NodePublishVolume={"hang": True})
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(volumes.prepare, scene.pod)
+                while not calls(driver, "NodePublishVolume", "begun"):
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                await trio.testing.wait_all_tasks_blocked(0.1)
+                nursery.cancel_scope.cancel()
+        (begun,) = calls(driver, "NodePublishVolume", "begun")
+        record = read_record(folder)
+        assert record is not None
+        assert record.key.handle == begun["volume"]
+        driver.set_faults()
+        await volumes.tear_down(UID)
+        (unpublished,) = calls(driver, "NodeUnpublishVolume")
+        assert unpublished["volume"] == begun["volume"]
 
 
 async def test_an_agent_that_was_killed_in_a_call_is_not_sure_and_asks_again(
