@@ -51,7 +51,7 @@ class CertificateEvent(StrEnum):
     SUBMIT_FAILED = "SubmitFailed"
     """No request was made: the API server refused it, was away, or there are no credentials."""
     ISSUED = "Issued"
-    """The signer has made a certificate, and it was kept."""
+    """The signer has made a certificate, and it is in use; the disk may take it later."""
     REFUSED = "Refused"
     """The request was denied or has failed, or its certificate cannot be used."""
     ABANDONED = "Abandoned"

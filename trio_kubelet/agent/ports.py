@@ -15,7 +15,7 @@ from trio_kubelet.errors import StartError
 from trio_kubelet.eviction.report import EvictionReporter
 from trio_kubelet.ports.endpoints import NodeEndpoints, PodEndpoints
 from trio_kubelet.ports.listeners import Listeners
-from trio_kubelet.ports.secure_port import SecurePort
+from trio_kubelet.ports.secure_port import SecurePort, SignedPair
 from trio_kubelet.server import DEBUGGING_PATHS, Route, disabled_routes
 
 if TYPE_CHECKING:  # It takes much that a node without rotation does not need.
@@ -80,7 +80,9 @@ class Ports:
             node_name=parts.node_name,
             routes=self.routes(nursery),
             reviews=cluster.reviews,
-            signed=certificate.store.current_path if certificate is not None else None,
+            signed=SignedPair(certificate.store.current_path, certificate.unwritten_pem)
+            if certificate is not None
+            else None,
             watched=self._monitoring.watched,
         )
         await nursery.start(port.serve)

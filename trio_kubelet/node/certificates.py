@@ -147,6 +147,14 @@ def read_pair(pem: bytes, key_pem: bytes | None = None) -> ClientPair:
     return ClientPair(chain, read_key(key_pem), pem + b"\n" + key_pem)
 
 
+def issued_pair(chain_pem: bytes, key: ClientKey) -> ClientPair:
+    """The pair of what was issued for a key; raises ValueError if it is for another one."""
+    pair = read_pair(_only_certificates(chain_pem) + key_pem(key))
+    if pair.chain[0].public_key() != key.public_key():
+        raise ValueError("the certificate that was issued is for another key")
+    return pair
+
+
 def new_key() -> ClientKey:
     return ec.generate_private_key(ec.SECP256R1())
 
@@ -262,21 +270,22 @@ class CertificateStore:
         return key
 
     def write(self, chain_pem: bytes, key: ClientKey, now: datetime) -> ClientPair:
-        """Make this the pair in use; the key of the request is not needed any more.
+        """Make what was issued the pair in use. Raises as `issued_pair` and `put` do."""
+        pair = issued_pair(chain_pem, key)
+        self.put(pair, now)
+        return pair
 
-        Earlier ones that have expired are removed, others left. Raises OSError; ValueError if the
-        certificate is not one for the key.
+    def put(self, pair: ClientPair, issued_at: datetime) -> None:
+        """Make a pair the one in use; the key of the request is not needed any more.
+
+        Earlier ones that have expired are removed, others left. Raises OSError; called again with
+        the same time, it leaves no second file.
         """
-        content = _only_certificates(chain_pem) + key_pem(key)
-        pair = read_pair(content)
-        if pair.chain[0].public_key() != key.public_key():
-            raise ValueError("the certificate that was issued is for another key")
-        path = self._folder / f"{self._prefix}-{now:%Y-%m-%d-%H-%M-%S}.pem"
-        write_private(path, content)
+        path = self._folder / f"{self._prefix}-{issued_at:%Y-%m-%d-%H-%M-%S}.pem"
+        write_private(path, pair.pem)
         _point(self.current_path, path)
         self._pending.unlink(missing_ok=True)
-        self._remove_expired(path, now)
-        return pair
+        self._remove_expired(path, issued_at)
 
     def take_over(self, pair: ClientPair, now: datetime) -> ClientPair:
         """Make a pair that somebody else has got the one in use. Raises as `write` does."""

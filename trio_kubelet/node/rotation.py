@@ -5,6 +5,8 @@ What it knows are the pair in use, the names that it should have, and the time o
 that certificates are made for. It never sleeps for longer than an hour, because that clock goes on
 while the machine sleeps, and may be set. Each request has a new key, which is on the disk only
 with its certificate; a request that was not answered in a quarter of an hour is forgotten.
+A pair that the disk does not take is in use all the same: it is written as soon as that can be
+done, unless a newer one has replaced it.
 """
 
 import math
@@ -17,6 +19,7 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
+from state_machines.backoff import BackoffPolicy
 from state_machines.certificate import (
     CERTIFICATE,
     REQUEST_BACKOFF,
@@ -37,6 +40,7 @@ from trio_kubelet.node.certificates import (
     CertificateStore,
     ClientKey,
     ClientPair,
+    issued_pair,
     key_usages,
     new_key,
     signing_request,
@@ -63,6 +67,8 @@ NAMES_PAUSE_SECONDS = 30.0
 
 SHORTEST_LIFE_SECONDS = 1.0
 """A certificate whose rotation was due when it was issued is kept for so long."""
+
+WRITE_BACKOFF = BackoffPolicy(initial_seconds=2.0, cap_seconds=60.0, jitter=0.1)
 
 S, E = CertificateState, CertificateEvent
 
@@ -102,7 +108,8 @@ class Rotation:
 
     `names()` are those that it should have, None while they are not known. `asking(pair)` opens a
     client with the credentials that a request is made with; `pair` is the certificate in use, if
-    it is good. `take()` is called when there is a new one, and raises nothing.
+    it is good. `take()` is called when there is a new one, and again when one is on the disk that
+    could not be written at first; it raises nothing.
     `on_rotated` tells of the seconds that a pair was good for before it was replaced.
     """
 
@@ -129,6 +136,10 @@ class Rotation:
     _requested_at: float = field(init=False, default=-math.inf)
     _answer: trio.CancelScope = field(init=False, factory=trio.CancelScope)
     _retries: Retries = field(init=False, factory=lambda: Retries(REQUEST_BACKOFF))
+    _unwritten_since: datetime | None = field(init=False, default=None)
+    """When the pair in use was issued, while it is not on the disk."""
+    _write_at: float = field(init=False, default=math.inf)
+    _write_retries: Retries = field(init=False, factory=lambda: Retries(WRITE_BACKOFF))
 
     def __attrs_post_init__(self) -> None:
         if self.pair is not None:
@@ -138,6 +149,12 @@ class Rotation:
         """The pair in use, if it is good now."""
         pair = self.pair
         return pair if pair is not None and pair.is_valid_at(self._now()) else None
+
+    def unwritten_pem(self) -> bytes:
+        """Chain and key in use, while they are not on the disk; else nothing."""
+        if self.pair is None or self._unwritten_since is None:
+            return b""
+        return self.pair.pem
 
     def seconds_left(self) -> float:
         """The time until the certificate expires, negative after that; infinite without one."""
@@ -156,13 +173,16 @@ class Rotation:
         self.state = S.NAMELESS
         while True:
             self._wake = trio.Event()
+            if trio.current_time() >= self._write_at and await self._write():
+                await self.take()
             self._step(E.EXAMINED, self._evidence())
             if self.state is S.DUE:
                 await self._request()
             if self.state is S.BACK_OFF:
                 await self._retries.wait()
             elif self.state is not S.DUE:
-                with trio.move_on_after(self._seconds_to_sleep()):
+                until = min(trio.current_time() + self._seconds_to_sleep(), self._write_at)
+                with trio.move_on_at(until):
                     await self._wake.wait()
                     # Addresses that come and go are not requested each time.
                     await trio.sleep_until(self._requested_at + NAMES_PAUSE_SECONDS)
@@ -232,12 +252,12 @@ class Rotation:
         )
 
     async def _keep(self, chain: bytes, key: ClientKey) -> None:
-        """Put what was issued on the disk, and into use."""
+        """Put what was issued into use, and on the disk."""
         try:
-            pair = await run_in_thread(self.store.write, chain, key, self._now())
-        except (OSError, ValueError) as error:
+            pair = await run_in_thread(issued_pair, chain, key)
+        except ValueError as error:
             raise RequestRefusedError(
-                f"the certificate that was issued cannot be kept: {error}"
+                f"the certificate that was issued cannot be used: {error}"
             ) from error
         replaced, self.pair = self.pair, pair
         self._due_at = self._rotation_time(pair)
@@ -247,13 +267,35 @@ class Rotation:
         log.info(
             "certificate rotated",
             certificate=self.kind.name,
-            path=str(self.store.current_path),
             expires=pair.not_after.isoformat(),
             rotation=self._due_at.isoformat(),
         )
         if replaced is not None:
             self.on_rotated.call((self._now() - replaced.not_before).total_seconds())
+        self._unwritten_since, self._write_at = self._now(), trio.current_time()
+        self._write_retries.reset()
+        await self._write()
         await self.take()
+
+    async def _write(self) -> bool:
+        """Put the pair in use on the disk, or note when to try again; returns if it is there."""
+        try:
+            await run_in_thread(self.store.put, self.pair, self._unwritten_since)
+        except OSError as error:
+            self._write_at = trio.current_time() + self._write_retries.next_seconds()
+            self._write_retries.warn(
+                log,
+                "certificate cannot be written, in use from memory, will retry",
+                certificate=self.kind.name,
+                path=str(self.store.current_path),
+                error=str(error),
+            )
+            return False
+        self._unwritten_since, self._write_at = None, math.inf
+        log.info(
+            "certificate written", certificate=self.kind.name, path=str(self.store.current_path)
+        )
+        return True
 
     def _failed(self, event: CertificateEvent, why: str) -> None:
         if self.state is S.DUE and event is not E.SUBMIT_FAILED:

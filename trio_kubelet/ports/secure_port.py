@@ -48,13 +48,24 @@ kubelet gives a response four hours; here who takes nothing goes first to make r
 """
 
 
+@frozen
+class SignedPair:
+    """The file of certificate and key where a cluster signs them; it may not be there yet.
+
+    `unwritten()` gives what it should have while the disk does not take that, else nothing.
+    """
+
+    path: Path
+    unwritten: Callable[[], bytes] = bytes
+
+
 @frozen(kw_only=True)
 class SecurePort:
     """Serves `routes` until it is cancelled.
 
     `reviews` is the API server, None on a node that has none. `watched` makes a handler that tells
-    of each request, let in or not, by the labels of the routes. `signed` is the file of certificate
-    and key where a cluster signs them; it may not be there yet.
+    of each request, let in or not, by the labels of the routes. `signed` is the certificate where a
+    cluster signs it.
     """
 
     settings: Settings
@@ -62,7 +73,7 @@ class SecurePort:
     node_name: str
     routes: Sequence[Route]
     reviews: Api | None = None
-    signed: Path | None = None
+    signed: SignedPair | None = None
     watched: Callable[[Handler, frozenset[str]], Handler] = lambda handler, _labels: handler
     limits: Limits = field(default=LIMITS)
 
@@ -95,7 +106,7 @@ class SecurePort:
         certificate = Path(configuration.tls_cert_file)
         key = Path(configuration.tls_private_key_file)
         if self.signed is not None:
-            certificate = key = self.signed
+            certificate = key = self.signed.path
         elif not configuration.tls_cert_file:
             certificate, key = await self._self_signed()
         authorities = configuration.authentication.x509.client_ca_file
@@ -107,6 +118,7 @@ class SecurePort:
             ciphers=openssl_ciphers(configuration.tls_cipher_suites),
             curve=only_curve(configuration.tls_curve_preferences),
             is_awaited=self.signed is not None,
+            unwritten=self.signed.unwritten if self.signed is not None else bytes,
         )
 
     async def _self_signed(self) -> tuple[Path, Path]:

@@ -29,7 +29,9 @@ log = structlog.get_logger("server")
 MAX_FILE_BYTES = 4 << 20
 """Of the certificate, the key, the authorities."""
 RE_READ_SECONDS = 60.0
-"""The interval of reads though no change was seen: links may lead to other folders."""
+"""The interval of reads though no change was seen: links may lead to other folders.
+
+A certificate that is in memory only, as the disk does not take it, is shown after so long."""
 
 
 @frozen
@@ -133,6 +135,7 @@ class TlsFiles:
     """The files of certificate, key and clients' authorities, with the other settings of TLS.
 
     One file may hold certificate and key. `is_awaited` says that it may not be there yet.
+    `unwritten()` gives what it should have while the disk does not take that, else nothing.
     """
 
     certificate: Path
@@ -142,6 +145,7 @@ class TlsFiles:
     ciphers: str = DEFAULT_CIPHERS
     curve: str = ""
     is_awaited: bool = False
+    unwritten: Callable[[], bytes] = bytes
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -150,7 +154,7 @@ class TlsFiles:
 
     def read(self) -> ServerTls:
         """The content of the files now. Blocks; raises OSError."""
-        certificate = self._certificate()
+        certificate = self.unwritten() or self._certificate()
         return ServerTls(
             certificate=certificate,
             key=certificate or b""

@@ -185,6 +185,29 @@ async def test_one_that_expires_while_the_agent_runs_is_asked_for_with_the_boots
     assert set(scene.asked_with) == {"bootstrap.conf"}
 
 
+async def test_one_that_the_disk_does_not_take_is_used_and_put_into_the_kubeconfig_later(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    files = (scene.store.current_path.parent, scene.kubeconfig)
+    certificate = await scene.opened()
+    client = scene.server.client()
+    clients = ApiClients("http://api.test", client, client, client, client)
+    async with trio.open_nursery() as nursery:
+        files[0].touch()
+        files[1].mkdir()
+        nursery.start_soon(scene.signer.run)
+        nursery.start_soon(certificate.run, clients)
+        await trio.sleep(600)
+        assert certificate.pem()
+        files[0].unlink()
+        files[1].rmdir()
+        await trio.sleep(120)
+        nursery.cancel_scope.cancel()
+    assert scene.store.current_path.read_bytes() == certificate.pem()
+    assert why_not_valid(scene.kubeconfig, NOW + timedelta(days=2)) == ""
+    assert scene.signer.signed == 1
+
+
 async def test_an_agent_whose_bootstrap_credentials_are_gone_too_ends_after_five_minutes(
     scene: Scene, autojump_clock: MockClock
 ) -> None:

@@ -245,3 +245,45 @@ async def test_a_certificate_whose_rotation_was_due_when_it_came_is_kept_a_secon
     scene.signer.backdated = timedelta(days=1000)
     await scene.for_days(60 / DAY)
     assert 20 < len(scene.taken) < 40
+
+
+async def test_a_certificate_that_the_disk_does_not_take_is_used_and_written_when_it_does(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    scene.folder.rmdir()
+    scene.folder.touch()
+    await scene.for_days(1 / 24)
+    assert len(scene.requests) == 1
+    assert scene.rotation.failures == 0
+    pair = scene.rotation.valid_pair()
+    assert pair is not None
+    assert scene.rotation.unwritten_pem() == pair.pem
+    scene.folder.unlink()
+    await scene.for_days(120 / DAY)
+    assert scene.rotation.store.current_path.read_bytes() == pair.pem
+    assert not scene.rotation.unwritten_pem()
+    assert [taken for _, taken in scene.taken] == [pair, pair], "told again when it was written"
+    assert len(scene.requests) == 1
+
+
+async def test_of_the_certificates_that_the_disk_did_not_take_the_newest_is_written(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    scene.folder.rmdir()
+    scene.folder.touch()
+    scene.signer.life = timedelta(hours=1)
+    await scene.for_days(3 / 24)
+    assert 4 <= len(scene.requests) == len(scene.taken) <= 5
+    scene.folder.unlink()
+    await scene.for_days(120 / DAY)
+    assert scene.rotation.store.current_path.read_bytes() == scene.taken[-1][1].pem
+    assert len(list(scene.folder.iterdir())) == 2
+
+
+async def test_a_certificate_that_is_written_again_and_again_leaves_one_file(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    scene.rotation.store.current_path.write_text("in the place of the link")
+    await scene.for_days(1 / 24)
+    assert len(list(scene.folder.iterdir())) == 2
+    assert scene.rotation.valid_pair() is not None

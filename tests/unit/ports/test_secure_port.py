@@ -35,7 +35,7 @@ from trio_kubelet.kernel.inotify import Inotify
 from trio_kubelet.node.certificates import (
     ensure_self_signed,
 )
-from trio_kubelet.ports.secure_port import SecurePort, access_problem
+from trio_kubelet.ports.secure_port import SecurePort, SignedPair, access_problem
 from trio_kubelet.server import Request, Response, Route
 from trio_kubelet.server.router import RUN_IN_POD, Right
 from trio_kubelet.server.tls import CurrentTls, TlsFiles
@@ -117,7 +117,7 @@ class Node:
         *,
         has_api_server: bool = True,
         gates: FeatureGates | None = None,
-        signed: Path | None = None,
+        signed: SignedPair | None = None,
     ) -> AsyncIterator[None]:
         options = NodeOptions(cert_dir=str(self.folder / "pki"))
         port = SecurePort(

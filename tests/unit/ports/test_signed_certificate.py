@@ -10,6 +10,7 @@ import trustme
 
 from tests.unit.ports.test_secure_port import HOST, Node, shown_serial
 from trio_kubelet.node.certificates import SERVER, CertificateStore, ClientPair, read_pair
+from trio_kubelet.ports.secure_port import SignedPair
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ async def test_a_certificate_that_the_cluster_signs_is_waited_for_and_followed(
         current.parent.mkdir()
         current.with_name("left.pem").write_text(left)
         current.symlink_to(current.with_name("left.pem"))
-    async with node.serving(node.configuration(), signed=current):
+    async with node.serving(node.configuration(), signed=SignedPair(current)):
         for name in (HOST, "node-1"):  # An address is not sent, a name is.
             with pytest.raises(trio.BrokenResourceError) as caught:
                 await shown_serial(node.port, name)
@@ -41,6 +42,22 @@ async def test_a_certificate_that_the_cluster_signs_is_waited_for_and_followed(
                 while await shown_serial(node.port) != serials[-1]:
                     pass
         assert await shown_serial(node.port) == serials[-1] != serials[0]
+
+
+async def test_a_certificate_that_the_disk_does_not_take_is_shown_and_then_followed(
+    node: Node,
+) -> None:
+    store = CertificateStore(node.folder / "pki", SERVER)
+    pairs = [trustme_pair(node.authority) for _ in range(2)]
+    serials = [pair.chain[0].serial_number for pair in pairs]
+    unwritten = pairs[0].pem
+    signed = SignedPair(store.current_path, lambda: unwritten)
+    async with node.serving(node.configuration(), signed=signed):
+        assert await shown_serial(node.port) == serials[0]
+        unwritten = b""
+        store.take_over(pairs[1], datetime(2026, 1, 1, tzinfo=UTC))
+        while await shown_serial(node.port) != serials[1]:
+            pass
 
 
 def trustme_pair(authority: trustme.CA) -> ClientPair:
