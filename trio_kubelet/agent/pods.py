@@ -19,6 +19,7 @@ from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
+from trio_kubelet.sync.machine_parts import MachineParts
 from trio_kubelet.sync.pod_task import PodRequest, SharedByTasks
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.resize_decisions import ResizeDecisions
@@ -70,7 +71,13 @@ class Pods:
             admit=pod_parts.admission,
             fits=pod_parts.admission.fits,
             allocations=parts.allocations,
-            managers=parts.managers,
+            parts=MachineParts(
+                managers=parts.managers,
+                store=parts.store,
+                tasks=self.tasks,
+                runs=parts.cache.may_run,
+                sources_known=parts.sources_known,
+            ),
             resizing=self.resizing,
             undecided=_undecided_pods(pod_parts.admission, cluster),
             runtime_health=parts.runtime_health,

@@ -39,7 +39,8 @@ class ResourceManagers:
     `on_admission` is called whenever a new pod was placed, with the seconds that it took, and with
     True unless the topology was in the way; `on_boundary` with a boundary, `container` or `pod`,
     and whether the CPUs of one are inside of it; `on_refused` with `cpu` or `memory` that could not
-    be assigned, and `node` or `pod` that should have given it.
+    be assigned, and `node` or `pod` that should have given it; `on_released(uid)` when what a pod
+    had is free.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ResourceManagers:
         self.on_admission: Callbacks[[float, bool]] = Callbacks()
         self.on_boundary: Callbacks[[Boundary, str, bool]] = Callbacks()
         self.on_refused: Callbacks[[str, str]] = Callbacks()
+        self.on_released: Callbacks[[str]] = Callbacks()
         cpus.on_aligned.add(lambda boundary: self.on_boundary.call(boundary, "container", True))
 
     @property
@@ -183,8 +185,11 @@ class ResourceManagers:
     def release(self, uid: str) -> None:
         """Take back what a pod has: nothing of it runs any more."""
         self._to_place.discard(uid)
+        had_some = uid in self.uids()
         self.cpus.release(uid)
         self.memory.release(uid)
+        if had_some:
+            self.on_released.call(uid)
 
     def placement(self, uid: str, container_name: str) -> ContainerPlacement:
         """Return what a container of a pod may use now."""

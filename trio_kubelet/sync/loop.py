@@ -30,7 +30,6 @@ from trio_kubelet.node.shutdown_record import EndedPod
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.pod_source import creation_order, priority_order
 from trio_kubelet.probes import ProbeChange
-from trio_kubelet.resource_managers import ResourceManagers
 from trio_kubelet.runtime.health import RuntimeHealth
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
@@ -50,17 +49,16 @@ from trio_kubelet.sync.admission import (
     was_admitted,
     with_ephemeral_containers_that_fit,
 )
+from trio_kubelet.sync.machine_parts import MachineParts, PartAwaited
 from trio_kubelet.sync.monitor import LoopMonitor, logged_if_slow
 from trio_kubelet.sync.pod_task import PodRequest, PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.preemptions import Fits, Preemptions, longest_wait_seconds
 from trio_kubelet.sync.rejections import Rejections, rejection_of
 from trio_kubelet.sync.resize_decisions import (
-    ADDED,
     PERIODIC,
-    REMOVED,
     TERMINATED,
-    UPDATED,
+    TRIGGERS,
     ResizeDecisions,
 )
 from trio_kubelet.sync.store import PodStore, StoredPod
@@ -74,13 +72,6 @@ HOUSEKEEPING_SECONDS = 2.0
 RESIZE_RETRY_SECONDS = 180.0
 """Pending resizes are decided again at the latest after so long, whatever happens."""
 LOGGED_CHARACTERS = 200
-
-RESIZE_TRIGGERS = {
-    PodOperation.ADD: ADDED,
-    PodOperation.UPDATE: UPDATED,
-    PodOperation.DELETE: UPDATED,
-    PodOperation.REMOVE: REMOVED,
-}
 
 T = TypeVar("T")
 
@@ -105,7 +96,7 @@ class SyncLoop:
     _fits: Fits
     _undecided: UndecidedPods | None = None
     _allocations: Allocations
-    _managers: ResourceManagers
+    _parts: MachineParts
     _resizing: ResizeDecisions
     _runtime_health: RuntimeHealth
     _monitor: LoopMonitor
@@ -138,6 +129,7 @@ class SyncLoop:
         )
         self._runtime_health.on_change.add(self._tasks.on_runtime_state)
         self._tasks.on_finished.add(self.on_finished)
+        self._parts.on_released.add(lambda _uid: self._waits.start(self._start_others))
         self._resizing.on_decided.add(self._on_resize_decided)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -221,10 +213,11 @@ class SyncLoop:
             except Exception:
                 log.exception("sync loop handler failed", pod=pod.metadata.key, op=str(update.op))
         self._silent_sources.discard(update.source)
-        if not self._silent_sources:
+        if not self._silent_sources and not self._sources_known.is_set():
             self._sources_known.set()
-        if update.op in RESIZE_TRIGGERS:
-            self._decide_resizes(RESIZE_TRIGGERS[update.op])
+            self._start_fitting()
+        if update.op in TRIGGERS:
+            self._decide_resizes(TRIGGERS[update.op])
 
     def _is_undecided(self, op: PodOperation, pod: Pod) -> bool:
         """True if the pod waits until the node was asked for anew; what it is now is kept there."""
@@ -324,10 +317,7 @@ class SyncLoop:
             return
         if self._was_admitted(pod):
             self._allocations.allocate(pod, was_admitted=True)
-            if pod.status.phase not in TERMINAL_PHASES:
-                self._managers.recall(self._allocations.allocated(pod), self._is_gone)
-            elif not self._runs(pod.metadata.uid):
-                self._managers.release(pod.metadata.uid)  # The last agent was killed before.
+            self._parts.recall(self._allocations.allocated(pod))
             self._resizing.ask(pod)
             self._tasks.start(pod, stored.incarnation)
             self._finish_end(pod)
@@ -344,19 +334,23 @@ class SyncLoop:
         if isinstance(result, Preemption):
             self._preempt(pod, result)
         fits = self._preemptions.wait(allocated, others)
-        refusal = self._managers.reserve(allocated, self._is_gone) if fits is None else None
+        holders = self._preemptions.waited_for()
+        refusal = self._parts.reserve(allocated) if fits is None else None
         if refusal is not None and not self._sources_known.is_set():
             # A pod may have it that is gone: no source may have told of that yet.
             self._waits.start(partial(self._start_when_sources_are_known, pod.metadata.uid))
             return
-        if refusal is not None:
+        if isinstance(refusal, PartAwaited):
+            fits, reason = self._preemptions.hold(allocated), WAITING_FOR_ENDING_PODS
+            holders = refusal.holders
+        elif refusal is not None:
             self._rejections.reject(stored, rejection_of(refusal))
             return
         self._allocations.allocate(pod)
         self._resizing.ask(pod)
         if fits is not None:
             kind = "preempted" if reason == WAITING_FOR_PREEMPTED_PODS else "ending"
-            message = f"Waiting for {kind} pods to stop: {self._preemptions.waited_for()}"
+            message = f"Waiting for {kind} pods to stop: {holders}"
             self._recorder.pod(pod, EventType.WARNING, reason, message)
         self._tasks.start(pod, stored.incarnation, after=fits)
 
@@ -407,17 +401,23 @@ class SyncLoop:
         except Exception:
             log.exception("start of waiting pods failed")
 
-    def _may_start(self, pod: Pod) -> bool:
-        """True if a pod that waited is given its part of the machine; else it is rejected."""
-        refusal = self._managers.reserve(pod, self._is_gone)
+    async def _start_others(self) -> None:
+        """In a task of the sync loop's: who gives back a part of the machine goes on first."""
+        self._start_fitting()
+
+    def _may_start(self, pod: Pod) -> bool | None:
+        """True if a pod that waited is given its part of the machine; else it is rejected.
+
+        None if it waits on: pods that leave have its part, or it leaves itself.
+        """
+        if self._parts.is_leaving(pod.metadata.uid):
+            return None
+        refusal = self._parts.reserve(pod)
+        if isinstance(refusal, PartAwaited):
+            return None
         if refusal is not None:
             self._rejections.reject_waiting(pod.metadata.uid, rejection_of(refusal))
         return refusal is None
-
-    def _is_gone(self, uid: str) -> bool:
-        """True if nothing is left here of a pod, as far as all sources and the runtime tell."""
-        known = uid in self._store or uid in self._tasks or self._runs(uid)
-        return self._sources_known.is_set() and not known
 
     def _preempt(self, pod: Pod, preemption: Preemption) -> None:
         """End the victims. Pods that need their resources wait until they have stopped."""

@@ -9,7 +9,7 @@ end.
 Plain methods that decide; the sync loop is the owner and acts.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 import trio
@@ -42,10 +42,11 @@ class _Waiting:
 class Preemptions:
     """The pods that leave and the pods that wait, by their UIDs.
 
-    `may_start` reserves what a pod that waited needs beyond amounts; False if that is not there.
+    `may_start` reserves what a pod that waited needs beyond amounts; False if that is not there,
+    None if the pod waits for it.
     """
 
-    def __init__(self, fits: Fits, may_start: Callable[[Pod], bool]) -> None:
+    def __init__(self, fits: Fits, may_start: Callable[[Pod], bool | None]) -> None:
         self._fits = fits
         self._may_start = may_start
         self._leaving: set[str] = set()
@@ -80,6 +81,10 @@ class Preemptions:
         """
         if not self._still_running or self._fits(pod, self._running(active)):
             return None
+        return self.hold(pod)
+
+    def hold(self, pod: Pod) -> trio.Event:
+        """Let a pod that was just admitted wait though it fits; return the event as `wait` does."""
         waiting = _Waiting(pod, trio.Event())
         self._waiting[pod.metadata.uid] = waiting
         return waiting.fits
@@ -95,20 +100,26 @@ class Preemptions:
             except Exception:
                 log.exception("start of waiting pod failed", pod=waiting.pod.metadata.key)
                 continue
+            if may_start is None:
+                continue
             self._waiting.pop(uid, None)
             if may_start:
                 waiting.fits.set()
 
     def waited_for(self) -> str:
         """The pods that leave and still run, as an event names them."""
-        names = [p.metadata.key for p in self._still_running.values()]
-        more = len(names) - NAMED_PODS
-        return ", ".join(names[:NAMED_PODS]) + (f" and {more} more" if more > 0 else "")
+        return in_words([pod.metadata.key for pod in self._still_running.values()])
 
     def _running(self, active: Iterable[Pod]) -> list[Pod]:
         """The pods that occupy resources: those that were started and have not stopped."""
         stay = (pod for pod in self.staying(active) if pod.metadata.uid not in self._waiting)
         return [*stay, *self._still_running.values()]
+
+
+def in_words(names: Sequence[str]) -> str:
+    """The pods that are waited for, as an event names them."""
+    more = len(names) - NAMED_PODS
+    return ", ".join(names[:NAMED_PODS]) + (f" and {more} more" if more > 0 else "")
 
 
 def longest_wait_seconds(victim: Pod, ending: Ending) -> float:

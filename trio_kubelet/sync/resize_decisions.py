@@ -20,6 +20,7 @@ from trio_kubelet.k8s import TERMINAL_PHASES, Pod, PodConditionType, Quantity
 from trio_kubelet.resources import pod_requests
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.resize_progress import INFEASIBLE, ResizeProgress
+from trio_kubelet.sources import PodOperation
 from trio_kubelet.status import Statuses
 from trio_kubelet.status.container_parts import resize_message
 from trio_kubelet.sync.admission.resize_fit import (
@@ -38,6 +39,14 @@ log = structlog.get_logger("sync")
 ADDED, UPDATED, REMOVED = "pods_added", "pod_updated", "pods_removed"
 TERMINATED, PERIODIC = "pod_terminated", "periodic_retry"
 """Why pending resizes are decided, in the words of the Go kubelet's metric."""
+
+TRIGGERS = {
+    PodOperation.ADD: ADDED,
+    PodOperation.UPDATE: UPDATED,
+    PodOperation.DELETE: UPDATED,
+    PodOperation.REMOVE: REMOVED,
+}
+"""The updates of sources after which resizes are decided."""
 
 FREEING = frozenset({REMOVED, TERMINATED, PERIODIC})
 """The occasions on which resources may have become free."""

@@ -30,6 +30,7 @@ from trio_kubelet.sync.admission import Admission, AdmissionResult, Rejection
 from trio_kubelet.sync.admission.resize_fit import ResizeAdmission
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.loop import SyncLoop
+from trio_kubelet.sync.machine_parts import MachineParts
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.pod_task import SharedByTasks, SyncResult
 from trio_kubelet.sync.pod_tasks import PodTasks
@@ -120,7 +121,7 @@ async def running(
     recorder = EventRecorder(journal, "node")
     given = managers or no_managers()
     store, runtime_health, monitor = PodStore(), RuntimeHealth(), LoopMonitor()
-    activity = Activity()
+    activity, sources_known = Activity(), trio.Event()
     config_in, config_out = trio.open_memory_channel[PodUpdate](10)
     pleg_in, pleg_out = trio.open_memory_channel[PodChange](10)
     probes_in, probes_out = trio.open_memory_channel[ProbeChange](10)
@@ -133,6 +134,9 @@ async def running(
         if pod.metadata.name != reject:
             return None
         return Rejection(reason="NodePorts", message="no free port")
+
+    def is_running(uid: str) -> bool:
+        return uid == runs
 
     def open_syncer(pod: Pod) -> FakeSyncer:
         name = pod.metadata.name
@@ -168,7 +172,13 @@ async def running(
             admit=admit,
             fits=admission.fits if admission is not None else lambda _pod, _others: True,
             allocations=known,
-            managers=given,
+            parts=MachineParts(
+                managers=given,
+                store=store,
+                tasks=tasks,
+                runs=is_running,
+                sources_known=sources_known,
+            ),
             resizing=resizing,
             runtime_health=runtime_health,
             monitor=monitor,
@@ -178,7 +188,8 @@ async def running(
             sources=frozenset(sources),
             clean_up=clean_up,
             recorder=recorder,
-            runs=lambda uid: uid == runs,
+            runs=is_running,
+            sources_known=sources_known,
             undecided=undecided,
             unfinished_end=lambda uid: unfinished if unfinished and unfinished.uid == uid else None,
         )

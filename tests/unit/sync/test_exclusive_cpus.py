@@ -4,6 +4,7 @@ import trio
 from attrs import evolve
 from trio.testing import MockClock
 
+from state_machines.pod import PodState
 from tests.unit.resource_managers.machines import SMALL, machine, managers_of
 from tests.unit.resource_managers.pods import a_pod
 from tests.unit.sync.admission.pods_and_nodes import make_admission
@@ -13,6 +14,7 @@ from trio_kubelet.k8s import OwnerReference, Pod, PodPhase, Quantity, Time
 from trio_kubelet.resource_managers import ResourceManagers
 from trio_kubelet.resource_managers.cpu_draft import static_cpu_policy
 from trio_kubelet.sources import PodOperation, Source
+from trio_kubelet.sync.housekeeping import ORPHAN_ENDING, FoundPod, orphaned_pod
 
 ADMISSION = evolve(
     make_admission(), allocatable=lambda: {"cpu": Quantity("6"), "memory": Quantity("64Gi")}
@@ -203,3 +205,81 @@ async def test_a_pod_that_goes_while_it_waits_for_the_sources_is_given_nothing(
         await at.say(PodOperation.ADD, source=Source.API)
         assert managers.uids() == {"gone"}
         assert "sync next i" not in at.log
+
+
+async def test_a_pod_whose_removed_predecessor_is_stopping_is_given_its_cpus_after_that(
+    autojump_clock: MockClock,
+) -> None:
+    managers = full_cores()
+    async with running(admission=ADMISSION, managers=managers, stop_seconds={"old": 30}) as at:
+        await at.say(PodOperation.ADD, a_pod("old", "6"))
+        await at.say(PodOperation.REMOVE, a_pod("old", "6"))
+        await at.say(PodOperation.ADD, a_pod("new", "6"))
+        await trio.sleep(29)
+        assert managers.uids() == {"old"}
+        assert told(at, "new") == [
+            ("WaitingForEndingPods", "Waiting for ending pods to stop: ns/old")
+        ]
+        assert "sync new i" not in at.log
+        await trio.sleep(2)
+        assert managers.uids() == {"new"}
+        assert "sync new i" in at.log
+
+
+async def test_cpus_are_given_to_the_next_pod_before_what_is_left_of_the_last_is_removed(
+    autojump_clock: MockClock,
+) -> None:
+    async with running(admission=ADMISSION, managers=full_cores()) as at:
+        await at.say(PodOperation.ADD, a_pod("old", "6"))
+        with at.activity.busy():
+            await at.say(PodOperation.REMOVE, a_pod("old", "6"))
+            await at.say(PodOperation.ADD, a_pod("new", "6"))
+            await trio.sleep(2)
+            assert "clean old" not in at.log
+            assert "sync new i" in at.log
+
+
+async def test_a_pod_is_given_cpus_of_one_that_was_removed_while_no_agent_ran_when_that_has_stopped(
+    autojump_clock: MockClock,
+) -> None:
+    managers = full_cores()
+    managers.reserve(a_pod("old", "6"), lambda _uid: False)
+    async with running(admission=ADMISSION, managers=managers, runs="old") as at:
+        await at.say(PodOperation.ADD, a_pod("new", "6"))
+        assert told(at, "new") == [
+            ("WaitingForEndingPods", "Waiting for ending pods to stop: pod with UID old")
+        ]
+        orphan = orphaned_pod(FoundPod(uid="old"))
+        at.tasks.start(orphan, 0, state=PodState.TERMINATING, ending=ORPHAN_ENDING)
+        await trio.sleep(2)
+        assert managers.uids() == {"new"}
+        assert "sync new i" in at.log
+
+
+async def test_a_pod_waits_for_all_that_leave_and_is_rejected_if_their_cpus_do_not_suit_it(
+    autojump_clock: MockClock,
+) -> None:
+    managers, stops = full_cores(), {"a": 5, "b": 10}
+    async with running(admission=ADMISSION, managers=managers, stop_seconds=stops) as at:
+        await at.say(PodOperation.ADD, a_pod("a", "2"), a_pod("b", "4"))
+        await at.say(PodOperation.REMOVE, a_pod("a", "2"), a_pod("b", "4"))
+        await at.say(PodOperation.ADD, a_pod("odd", "3"))
+        await trio.sleep(6)
+        assert [reason for reason, _ in told(at, "odd")] == ["WaitingForEndingPods"]
+        await trio.sleep(5)
+        assert told(at, "odd")[-1][0] == "SMTAlignmentError"
+        assert managers.uids() == set()
+
+
+async def test_a_pod_that_goes_while_it_waits_for_cpus_is_given_none(
+    autojump_clock: MockClock,
+) -> None:
+    managers, stops = full_cores(), {"old": 5, "new": 10}
+    async with running(admission=ADMISSION, managers=managers, stop_seconds=stops) as at:
+        await at.say(PodOperation.ADD, a_pod("old", "6"))
+        await at.say(PodOperation.REMOVE, a_pod("old", "6"))
+        await at.say(PodOperation.ADD, a_pod("new", "6"))
+        await at.say(PodOperation.REMOVE, a_pod("new", "6"))
+        await trio.sleep(6)
+        assert managers.uids() == set()
+        assert "sync new i" not in at.log
