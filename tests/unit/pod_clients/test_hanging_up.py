@@ -51,10 +51,10 @@ async def say_nothing(_stream: trio.abc.Stream) -> None:
     await trio.lowlevel.checkpoint()
 
 
-def kept_of(port: int) -> list[str]:
-    """The states of this node's ends of connections to a port, also of those that it closed."""
+def kept_of(port: int) -> set[str]:
+    """This node's ends of connections to a port, also of those that it closed."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return [row[3] for row in rows if row[2].endswith(f":{port:04X}")]
+    return {row[1] for row in rows if row[2].endswith(f":{port:04X}")}
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,9 @@ async def test_a_run_leaves_no_port_of_this_node_in_use_and_its_server_reads_an_
 
     tls = server_tls("web") if run is get_over_tls else None
     async with serving(serve_until_the_end, tls) as port:
+        before = kept_of(port)  # Another test may have had the port a moment ago.
         assert (await run(port)).outcome is ProbeOutcome.SUCCESS
-        assert kept_of(port) == []
+        assert kept_of(port) <= before
         with trio.fail_after(PATIENCE_SECONDS):
             await has_ended.wait()
     assert was_reset == [False]
