@@ -106,18 +106,36 @@ async def test_everything_is_unmounted_and_removed(folders: PodFolders, volumes:
     assert await volumes.pods_on_disk() == set()
 
 
-async def test_a_mount_in_use_is_reported_and_nothing_is_deleted(
+async def test_a_mount_in_use_is_reported_and_stays_while_other_volumes_go(
     folders: PodFolders, volumes: Volumes
 ) -> None:
     mounted = await volumes.prepare(pod_with(MEMORY, DISK))
     disk, memory = Path(mounted["disk"].host_path), Path(mounted["mem"].host_path)
     (disk / "data").touch()
-    with (memory / "open").open("w"), pytest.raises(VolumeBusy, match="busy") as caught:
-        await volumes.remove_pod("u1")
+    with (memory / "open").open("w"):
+        with pytest.raises(VolumeBusy, match="busy") as caught:
+            await volumes.remove_pod("u1")
+        assert (memory / "open").exists()
     assert caught.value.path == memory
-    assert (disk / "data").exists()
+    assert not disk.exists()
     await volumes.remove_pod("u1")
     assert await volumes.pods_on_disk() == set()
+
+
+async def test_a_mount_behind_a_symlink_stays_while_another_is_in_use(
+    folders: PodFolders, volumes: Volumes, tmp_path: Path
+) -> None:
+    others = tmp_path / "others"
+    others.mkdir()
+    mount("tmpfs", others, "tmpfs")
+    mounted = await volumes.prepare(pod_with(MEMORY, DISK))
+    disk, memory = Path(mounted["disk"].host_path), Path(mounted["mem"].host_path)
+    disk.rmdir()
+    disk.symlink_to(others)
+    with (memory / "open").open("w"), pytest.raises(VolumeBusy, match="busy"):
+        await volumes.remove_pod("u1")
+    assert {each.path for each in mounts_of(folders)} == {others.resolve(), memory.resolve()}
+    assert not disk.is_symlink()
 
 
 async def test_deleting_stops_at_a_mount_that_appears_while_it_goes_on(

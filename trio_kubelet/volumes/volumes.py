@@ -3,7 +3,9 @@
 Nothing is remembered: what is prepared is read off the disk and the mount table, so a restarted
 agent goes on where the last one stopped. Removal has drivers take their mounts away, unmounts
 everything else of the pod, newest first, and only then deletes, file system by file system, so that
-a mount that is still there keeps its content.
+a mount that is still there keeps its content. Where a mount does not go, as its driver is away, the
+volumes with files of the pod's own are removed nevertheless, each by itself: disk and memory that
+they take are wanted back.
 
 A subPath is one file or folder inside a volume, mounted as if it were the volume. What is inside
 may be the work of a container, symlinks included. So the path is resolved by the kernel beneath
@@ -13,6 +15,7 @@ runtime mounts that, and nothing can be swapped in between.
 
 import errno
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -23,7 +26,7 @@ from attrs import evolve, field, frozen
 from trio_kubelet.errors import without_frames
 from trio_kubelet.k8s import Pod, Volume
 from trio_kubelet.kernel.mountinfo import mount_points, mounts_at_or_below
-from trio_kubelet.tasks.concurrency import run_all_for_each, run_for_each
+from trio_kubelet.tasks.concurrency import Work, run_all, run_all_for_each, run_for_each
 from trio_kubelet.tasks.fair_limiter import ALL_PODS, Share
 from trio_kubelet.volumes.configuration import KINDS
 from trio_kubelet.volumes.csi_records import is_readable
@@ -157,8 +160,8 @@ class Volumes:
         """Unmount and remove all volumes of a pod, known or not; its other files stay.
 
         A pod without any is fine, and so is one whose namespace is not known: such pods share
-        their threads. Raises VolumeBusy where something cannot be unmounted, then nothing was
-        deleted; OSError where something cannot be deleted.
+        their threads. Raises VolumeBusy where something cannot be unmounted, OSError where
+        something cannot be deleted: that stays, and the volumes with files of the pod's own go.
         """
         threads = self._threads.removing.share(namespace, pod_uid)
         with self.operations.unmounting(pod_uid):
@@ -173,27 +176,62 @@ class Volumes:
 
     async def _remove(self, pod_uid: str, threads: Share) -> None:
         """Unmount and remove a pod's volumes. Raises as `tear_down`."""
-        sub_paths = self._folders.sub_paths(pod_uid)
-        await threads.run_sync(partial(_unmount_below, sub_paths))
+        try:
+            await self._unmount(pod_uid, threads)
+        except (VolumeBusy, OSError):
+            # One error is told of; the next try comes to those of other volumes again.
+            with suppress(VolumeBusy, OSError):
+                await self._remove_own(pod_uid, threads)
+            raise
+        folders = await threads.run_sync(partial(self._volume_folders, pod_uid))
+        remove = partial(self._tear_down_one, pod_uid, threads)
+        await run_all_for_each(folders, remove, 1)
+        await threads.run_sync(partial(self._remove_empty, pod_uid))
+
+    async def _unmount(self, pod_uid: str, threads: Share) -> None:
+        """Have all volumes of a pod unmounted. Raises VolumeBusy, OSError.
+
+        Drivers do not wait for each other; nobody else takes away what one of them has left.
+        """
+        await threads.run_sync(partial(_unmount_below, self._folders.sub_paths(pod_uid)))
+        drivers: list[Work] = []
         if self._csi is not None:
-            await self._unpublish(self._csi, pod_uid, threads)
+            drivers.append(partial(self._unpublish, self._csi, pod_uid, threads))
         if self._flex is not None:
-            await self._flex.unmount(pod_uid, threads)
+            drivers.append(partial(self._flex.unmount, pod_uid, threads))
         if self._nfs is not None:
-            await self._nfs.unmount(pod_uid, threads)
+            drivers.append(partial(self._nfs.unmount, pod_uid, threads))
+        await run_all(*drivers)
         await threads.run_sync(partial(_unmount_below, self._folders.pod(pod_uid)))
         await threads.run_sync(partial(unmap_devices, self._folders, pod_uid))
         for disks in self._disks:
             await disks.forget(pod_uid, threads)
-        for folder in await threads.run_sync(partial(self._volume_folders, pod_uid)):
-            for plugin in self._plugins.values():
-                if plugin_folder(plugin.name) == folder.parent.name:
-                    if plugin is not self._csi:
-                        self.operations.left(pod_uid, plugin.name, folder.name)
-                    await plugin.tear_down(pod_uid, folder, threads)
-                    break
-            await threads.run_sync(partial(_remove_volume, folder))
-        await threads.run_sync(partial(self._remove_empty, pod_uid))
+
+    async def _remove_own(self, pod_uid: str, threads: Share) -> None:
+        """Unmount and remove the volumes with files of the pod's own, each by itself.
+
+        One with a mount that does not go stays. Raises VolumeBusy, OSError, after all were tried.
+        """
+        sub_paths = self._folders.sub_paths(pod_uid)
+
+        async def remove(folder: Path) -> None:
+            if folder.parent.name in _EPHEMERAL_FOLDERS:
+                for each in (sub_paths / folder.name, folder):
+                    await threads.run_sync(partial(_unmount_below, each))
+                await self._tear_down_one(pod_uid, threads, folder)
+
+        folders = await threads.run_sync(partial(self._volume_folders, pod_uid))
+        await run_all_for_each(folders, remove, 1)
+
+    async def _tear_down_one(self, pod_uid: str, threads: Share, folder: Path) -> None:
+        """Remove what is left of a volume that is unmounted. Raises OSError."""
+        for plugin in self._plugins.values():
+            if plugin_folder(plugin.name) == folder.parent.name:
+                if plugin is not self._csi:
+                    self.operations.left(pod_uid, plugin.name, folder.name)
+                await plugin.tear_down(pod_uid, folder, threads)
+                break
+        await threads.run_sync(partial(_remove_volume, folder))
 
     async def remove_pod(self, pod_uid: str, namespace: str = "") -> None:
         """Remove the volumes of a pod and then its whole folder. Raises as `tear_down`."""
@@ -275,8 +313,11 @@ def _used_volumes(pod: Pod) -> frozenset[str]:
 
 
 def _unmount_below(folder: Path) -> None:
-    """Unmount all at and below a folder, newest first. Raises VolumeBusy."""
-    real = folder.resolve()
+    """Unmount all at and below a folder, newest first. Raises VolumeBusy.
+
+    Only the folders above it may be symlinks: a symlink in its place leads to what others mounted.
+    """
+    real = folder.parent.resolve() / folder.name
     for each in mounts_at_or_below(real, mount_points(real)):
         try:
             unmount(each.path)

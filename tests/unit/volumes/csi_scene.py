@@ -78,6 +78,8 @@ class Scene:
     node: Node | None = None
     look_seconds: float = 60.0
     selinux: bool = False
+    privileged: bool = False
+    """The volumes of the node itself are mounts."""
     events: list[RecordedEvent] = field(factory=list)
     recorder: EventRecorder = field(init=False)
     usages: VolumeUsages = field(init=False)
@@ -128,7 +130,11 @@ class Scene:
         )
         folders = PodFolders(self.root)
         volumes = local_volumes(
-            folders, lambda pod: 1 << 20, data=references, clock=TrioClock(), privileged=False
+            folders,
+            lambda pod: 1 << 20,
+            data=references,
+            clock=TrioClock(),
+            privileged=self.privileged,
         )
         self.staged = StagedVolumes(self.root, journal, lambda: self.node, parts.operations)
         self.stages = CSIStages(parts, folders, references, self.staged)

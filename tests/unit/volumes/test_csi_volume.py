@@ -28,18 +28,23 @@ from tests.unit.volumes.csi_scene import (
 from trio_kubelet.k8s import (
     CSIDriverSpec,
     CSIVolumeSource,
+    EmptyDirVolumeSource,
     LocalObjectReference,
     ObjectMeta,
     Pod,
     Secret,
+    SecretVolumeSource,
+    Volume,
     VolumeMount,
 )
 from trio_kubelet.k8s.kinds import SECRETS
+from trio_kubelet.kernel.mountinfo import mount_points, mounts_at_or_below
 from trio_kubelet.rpc import open_rpc_loop
 from trio_kubelet.rpc.stubs.csi import v1 as csi
 from trio_kubelet.volumes import back_offs, csi_requests, csi_volume, doubt_marks
 from trio_kubelet.volumes.csi_records import read_record
 from trio_kubelet.volumes.csi_requests import volume_handle
+from trio_kubelet.volumes.mount import unmount
 from trio_kubelet.volumes.plugin import VolumeBusy, VolumesNotReady
 
 BOTH = CSIDriverSpec(attach_required=False, volume_lifecycle_modes=("Persistent", "Ephemeral"))
@@ -52,6 +57,8 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
             scene = Scene(tmp_path_factory.mktemp("v"), nursery)
         yield scene
         nursery.cancel_scope.cancel()
+    for each in mounts_at_or_below(scene.root.resolve(), mount_points()):
+        unmount(each.path)
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +77,19 @@ def with_volumes(count: int) -> Pod:
         pod.spec,
         volumes=tuple(evolve(volume, name=name) for name in names),
         containers=(evolve(container, volume_mounts=mounts),),
+    )
+    return evolve(pod, spec=spec)
+
+
+def with_others(*volumes: Volume) -> Pod:
+    """A pod with a volume of the driver, and others beside it."""
+    pod = a_pod()
+    (container,) = pod.spec.containers
+    mounts = tuple(VolumeMount(name=each.name, mount_path=f"/{each.name}") for each in volumes)
+    spec = evolve(
+        pod.spec,
+        volumes=(*pod.spec.volumes, *volumes),
+        containers=(evolve(container, volume_mounts=(*container.volume_mounts, *mounts)),),
     )
     return evolve(pod, spec=spec)
 
@@ -309,6 +329,37 @@ async def test_a_volume_of_a_driver_that_is_away_waits_and_keeps_its_record(
     async with scene.driver():
         await volumes.tear_down(UID)
     assert driver.published() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+async def test_what_is_the_pods_own_is_removed_though_a_driver_is_away(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csi_requests, "DRIVER_SECONDS", 0.1)
+    secret = Secret(metadata=ObjectMeta(name="s", namespace="default"), data={"k": b"v"})
+    scene.server.create(SECRETS, secret)
+    scene.describe(EPHEMERAL)
+    scene.privileged = True
+    scene.pod = with_others(
+        Volume(name="disk", empty_dir=EmptyDirVolumeSource()),
+        Volume(name="memory", empty_dir=EmptyDirVolumeSource(medium="Memory")),
+        Volume(name="secret", secret=SecretVolumeSource(secret_name="s")),
+    )
+    volumes, root = scene.agent(), scene.root.resolve()
+    async with scene.driver(mounts=True):
+        mounted = await volumes.prepare(scene.pod)
+        kept = Path(mounted["v"].host_path) / "kept"
+        kept.touch()
+        assert len(mounts_at_or_below(root, mount_points())) == 3
+    with pytest.raises(VolumeBusy, match="not found in the list of registered CSI drivers"):
+        await volumes.tear_down(UID)
+    assert [str(each.path) for each in mounts_at_or_below(root, mount_points())] == [scene.target]
+    assert kept.exists()
+    assert [*(scene.root / "pods" / UID / "volumes").glob("*/*")] == [scene.folder]
+    async with scene.driver(mounts=True):
+        await volumes.remove_pod(UID)
+    assert mounts_at_or_below(root, mount_points()) == ()
+    assert await volumes.pods_on_disk() == set()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tests.unit.references.cluster import open_cluster
 from tests.unit.volumes.persistent import claim, claiming_pod, persistent
 from trio_kubelet.k8s import (
     Container,
+    EmptyDirVolumeSource,
     NFSVolumeSource,
     ObjectMeta,
     PersistentVolume,
@@ -214,6 +215,28 @@ async def test_a_mount_that_even_force_does_not_take_away_is_told_and_kept(
         await volumes.remove_pod("u1")
     assert told.value.path == mounted
     assert is_still_mounted(mounted)
+
+
+async def test_what_is_the_pods_own_is_removed_though_a_server_is_away(
+    volumes: Volumes,
+    folders: PodFolders,
+    mounter: Mounter,
+    mounted: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = (
+        Volume(name="disk", empty_dir=EmptyDirVolumeSource()),
+        Volume(name="memory", empty_dir=EmptyDirVolumeSource(medium="Memory")),
+    )
+    mounts = tuple(VolumeMount(name=each.name, mount_path=f"/{each.name}") for each in own)
+    pod = evolve(POD, spec=PodSpec(containers=(Container(volume_mounts=mounts),), volumes=own))
+    await volumes.prepare(pod)
+    monkeypatch.setattr(nfs, "FORCED_UNMOUNT_SECONDS", 0.5)
+    mounter.unmount_by("exec sleep 1000")
+    with pytest.raises(VolumeBusy):
+        await volumes.remove_pod("u1")
+    assert is_still_mounted(mounted)
+    assert [*folders.volumes("u1").glob("*/*")] == [mounted]
 
 
 async def test_a_mount_in_use_is_not_forced(
