@@ -57,6 +57,7 @@ DEVICE_PLUGIN: StateMachine[DevicePluginState, DevicePluginEvent, None] = StateM
     ),
     rows=(
         Row(S.EXPECTED,   E.REGISTER,   S.REGISTERED, "it is back"),
+        Row(S.EXPECTED,   E.LIST,       S.SERVING,    "its first list failed, the next did not"),
         Row(S.EXPECTED,   E.DISCONNECT, S.EXPECTED,   "it went again; nothing more is known"),
         Row(S.EXPECTED,   E.EXPIRE,     S.GONE,       "nobody waits for it any longer"),
 

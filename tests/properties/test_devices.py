@@ -1,8 +1,9 @@
 """No device is ever with two pods, and none is lost, whatever comes after whatever.
 
 Pods are admitted and end, devices turn unhealthy and healthy, the plugin is killed and comes back,
-the agent is killed and starts anew on what it has written down, or on a file that was damaged
-meanwhile: then the runtime tells what containers have, but for those of another kubelet.
+its lists fail, the agent is killed and starts anew on what it has written down, or on a file that
+was damaged meanwhile: then the runtime tells what containers have, but for those of another
+kubelet.
 """
 
 import tempfile
@@ -45,7 +46,7 @@ steps = st.lists(
         st.tuples(st.just("end"), st.integers(0, 5)),
         st.tuples(st.just("sync"), st.integers(0, 5)),
         st.tuples(st.just("flip"), st.integers(0, COUNT - 1)),
-        st.tuples(st.just("fail"), st.integers(0, 1)),
+        st.tuples(st.sampled_from(("fail", "fail_lists")), st.integers(0, 1)),
         st.tuples(st.sampled_from(("restart", "kill", "come")), st.just(0)),
         st.tuples(st.just("damage"), st.integers(0, 2)),
         st.tuples(st.just("time"), st.sampled_from((WAIT_SECONDS, 10 * WAIT_SECONDS + 1))),
@@ -83,6 +84,7 @@ class Model:
     plugin: LabDevicePlugin | None = None
     pods: dict[str, Pod] = field(factory=dict)
     health: dict[str, str] = field(factory=lambda: dict.fromkeys(devices(COUNT), "Healthy"))
+    faults: dict[str, dict[str, str]] = field(factory=dict)
     needing: set[str] = field(factory=set)
     admitted: int = 0
     running: dict[str, Running] = field(factory=dict)
@@ -91,6 +93,7 @@ class Model:
         """The plugin comes, or registers anew."""
         self.plugin = self.node.plugin()
         self.plugin.set_devices(self.health)
+        self.plugin.set_faults(**self.faults)
         await self.node.register(self.plugin)
 
     async def kill(self, _: int) -> None:
@@ -106,8 +109,16 @@ class Model:
             await trio.sleep(1)
 
     async def fail(self, fails: int) -> None:
+        await self.set_fault("Allocate", fails)
+
+    async def fail_lists(self, fails: int) -> None:
+        await self.set_fault("ListAndWatch", fails)
+
+    async def set_fault(self, method: str, fails: int) -> None:
+        self.faults[method] = {"fail": "no"} if fails else {}
         if self.plugin is not None:
-            self.plugin.set_faults(**({"Allocate": {"fail": "no"}} if fails else {}))
+            self.plugin.set_faults(**self.faults)
+            await trio.sleep(1)
 
     async def time(self, seconds: int) -> None:
         await trio.sleep(seconds)
@@ -193,6 +204,12 @@ class Model:
             found = len(self.node.has(pod, container.name))
             assert found == wanted or (found == 0 and pod.metadata.uid not in self.needing)
 
+    async def serves(self) -> None:
+        """A plugin that is there and lists its devices serves."""
+        await self.fail_lists(0)
+        healthy = list(self.health.values()).count("Healthy") if self.plugin is not None else 0
+        assert await self.node.comes_to_have(healthy)
+
     def check(self) -> None:
         """Each device is with one pod at most, and what is held is held by pods that are there."""
         records = self.node.manager.records
@@ -244,6 +261,7 @@ async def play(
             if not is_told:
                 model.forget_annotations()
             model.check()
+        await model.serves()
         while model.pods:
             await model.end(0)
         assert not model.node.manager.records.held(RESOURCE), "a device is lost"
@@ -253,6 +271,7 @@ async def play(
 @example(
     story=[("kill", 0), ("admit", 1), ("time", 10 * WAIT_SECONDS + 1), ("sync", 0)], is_told=True
 )
+@example(story=[("kill", 0), ("restart", 0), ("fail_lists", 1), ("come", 0)], is_told=True)
 @example(story=[("admit", 2), ("damage", 0), ("come", 0), ("admit", 2)], is_told=False)
 def test_no_device_is_given_twice_or_lost(*, story: list[Step], is_told: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:

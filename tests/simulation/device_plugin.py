@@ -41,7 +41,7 @@ class SimulatedDevicePlugin:
         self._unhealthy: frozenset[str] = frozenset()
         self._unlisted: frozenset[str] = frozenset()
         self._changed = trio.Event()
-        self._is_slow = self._is_unavailable = False
+        self._is_slow = self._is_unavailable = self._fails_lists = False
 
     @property
     def is_in_use(self) -> bool:
@@ -55,14 +55,14 @@ class SimulatedDevicePlugin:
         self._tell(unhealthy=frozenset(troubled[:split]), unlisted=frozenset(troubled[split:]))
 
     def start_faults(self) -> None:
-        """Let calls be slow, or answered by an error that says to come again."""
-        self._is_slow, self._is_unavailable = self._chance.choice(
-            ((True, False), (False, True), (True, True))
+        """Let calls be slow, or answered by an error that says to come again, or lists fail."""
+        self._is_slow, self._is_unavailable, self._fails_lists = self._chance.choice(
+            ((True, False, False), (False, True, False), (True, True, False), (False, False, True))
         )
 
     def stop_faults(self) -> None:
         """Let all calls go well."""
-        self._is_slow = self._is_unavailable = False
+        self._is_slow = self._is_unavailable = self._fails_lists = False
 
     def mend(self) -> None:
         """Have all devices there, and healthy."""
@@ -95,11 +95,13 @@ class SimulatedDevicePlugin:
         return wire.DevicePluginOptions(get_preferred_allocation_available=True)
 
     async def list_and_watch(self, _: wire.Empty) -> AsyncIterator[wire.ListAndWatchResponse]:
-        """List the devices whenever they have changed."""
+        """List the devices whenever they have changed. Raises RpcError now and then."""
         self._followers += 1
         try:
             while True:
                 changed = self._changed
+                if self._fails_lists and self._chance.random() < 0.5:
+                    raise RpcError(Code.INTERNAL, "the devices cannot be listed")
                 yield wire.ListAndWatchResponse(
                     devices=[
                         wire.Device(

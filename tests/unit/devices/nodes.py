@@ -78,6 +78,17 @@ class DeviceNode:
         await trio.sleep(1)
         plugin.set_faults()
 
+    async def comes_to_have(self, healthy: int) -> bool:
+        """True once so many devices are healthy, before a plugin that is away is given up.
+
+        The clock does not wait for threads; short pauses leave them time.
+        """
+        for _ in range(2000):
+            if self.manager.plugins.amounts().get(RESOURCE, (0, 0))[1] == healthy:
+                return True
+            await trio.sleep(plugins_module.GRACE_SECONDS / 3000)
+        return False
+
     def has(self, pod: Pod, container: str = "main", resource: str = RESOURCE) -> set[str]:
         """The devices of a container."""
         record = self.manager.records.get(pod.metadata.uid, container, resource)

@@ -202,6 +202,17 @@ async def test_a_plugin_that_comes_late_serves_the_pods_that_wait_still(
         assert node.has(POD) == {"dev-0"}
 
 
+async def test_a_plugin_whose_first_list_fails_serves_when_it_lists_its_devices(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with device_node(folder, monkeypatch) as node:
+        plugin = node.plugin("dev-0")
+        plugin.set_faults(ListAndWatch={"fail": "no devices yet"})
+        await node.register(plugin)
+        plugin.set_faults()
+        assert await node.comes_to_have(1)
+
+
 async def test_without_a_wait_a_pod_is_rejected_at_once(
     folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
