@@ -250,13 +250,12 @@ class DeviceManager:
                     f"container {demand.container}, resource {demand.resource}",
                     WAITING,
                 )
-            resource = self.plugins.get(demand.resource)
-            endpoint = resource.endpoint if resource is not None else None
-            if endpoint is not None and endpoint.options.pre_start:
-                try:
-                    await endpoint.client.pre_start(record.ids)
-                except DevicePluginError as error:
-                    raise ConfigError(str(error)) from error
+            try:
+                await self.plugins.get_ready(demand.resource, record.ids)
+            except DevicePluginError as error:
+                if error.is_gone:
+                    raise ConfigError(str(error), WAITING) from error
+                raise ConfigError(str(error)) from error
             records.append(record)
         allocation = allocation_of([each.response for each in records])
         return holding(allocation, records) if records else NOTHING_ALLOCATED

@@ -10,7 +10,7 @@ What pods and the node need to know is told by callbacks; nothing here waits for
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import structlog
@@ -95,6 +95,8 @@ class PluginResource:
     walk: Walk[DevicePluginState, DevicePluginEvent, None]
     listed: DeviceList = field(factory=DeviceList)
     endpoint: Endpoint | None = None
+    pre_start: bool = False
+    """The plugin that registered last, which may have gone, gets devices ready for each start."""
     registered_at: float = -math.inf
     away_since: float = 0.0
     has_expiry: bool = False
@@ -201,6 +203,7 @@ class DevicePlugins:
         if resource.endpoint is not None:
             resource.endpoint.scope.cancel()
         resource.endpoint, resource.registered_at = endpoint, trio.current_time()
+        resource.pre_start = options.pre_start
         assert self._nursery is not None
         log.info("device plugin registered", resource=name, endpoint=path)
         self._nursery.start_soon(self._follow, resource, endpoint, name=f"device plugin {name}")
@@ -219,6 +222,19 @@ class DevicePlugins:
         del resources[oldest.name]
         if oldest.endpoint is not None:
             oldest.endpoint.scope.cancel()
+
+    async def get_ready(self, name: str, ids: Collection[str]) -> None:
+        """Have a resource's devices made ready for a container that starts, if the plugin does so.
+
+        Raises DevicePluginError, also for such a plugin that has gone.
+        """
+        known = self._resources.get(name)
+        if known is None or not known.pre_start:
+            return
+        if known.endpoint is None:
+            why = f"the device plugin of {name} has gone, and is to get the devices ready"
+            raise DevicePluginError(why, is_gone=True)
+        await known.endpoint.client.pre_start(ids)
 
     def disconnect(self, endpoint: Endpoint) -> None:
         """A plugin deregisters; what it offered is lost unless another one has its place."""

@@ -19,7 +19,8 @@ from trio_kubelet.devices import client as client_module
 from trio_kubelet.devices import plugins as plugins_module
 from trio_kubelet.devices.allocation import NOTHING_ALLOCATED
 from trio_kubelet.devices.holders import ANNOTATION
-from trio_kubelet.devices.manager import AllocationError, DevicesAwaitedError
+from trio_kubelet.devices.manager import WAITING, AllocationError, DevicesAwaitedError
+from trio_kubelet.devices.plugins import GRACE_SECONDS
 from trio_kubelet.errors import ConfigError
 from trio_kubelet.k8s import Pod
 
@@ -328,6 +329,25 @@ async def test_devices_are_got_ready_before_each_start_where_the_plugin_wants_th
             "device plugin PreStartContainer rpc failed with err: "
             "rpc error: code = Unknown desc = no power"
         )
+
+
+async def test_a_container_waits_for_a_plugin_that_has_gone_and_is_to_get_its_devices_ready(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with device_node(folder, monkeypatch) as node:
+        plugin = node.plugin("dev-0", pre_start=True)
+        await node.register(plugin)
+        await node.manager.prepare(POD, ())
+        await node.kill(plugin)
+        for seconds in (1, GRACE_SECONDS):
+            await trio.sleep(seconds)
+            with pytest.raises(ConfigError, match="is to get the devices ready") as error:
+                await node.manager.allocation(POD, POD.spec.containers[0])
+            assert error.value.reason == WAITING
+        plugin = node.plugin("dev-0", pre_start=True)
+        await node.register(plugin)
+        assert (await node.manager.allocation(POD, POD.spec.containers[0])).variables
+        assert [call["ids"] for call in plugin.calls("PreStartContainer")] == [["dev-0"]]
 
 
 @pytest.mark.parametrize(
