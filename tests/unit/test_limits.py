@@ -109,7 +109,10 @@ NAMED = {
         number(device_plugins.MAX_ID_BYTES),
     ],
     "Resources of device plugins": [number(device_resources.MAX_RESOURCES)],
-    "What is recorded of devices": [mib(device_records.MAX_RECORDED_BYTES)],
+    "What is recorded of devices": [
+        mib(device_records.MAX_RECORDED_BYTES),
+        mib(device_records.MAX_RECORDED_BYTES_OF_RESOURCE),
+    ],
     "Resource claims that pods of the node use": [
         number(claim_records.MAX_CLAIMS),
         number(claim_records.MAX_CLAIMS_OF_NAMESPACE),

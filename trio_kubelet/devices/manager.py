@@ -35,7 +35,7 @@ from trio_kubelet.devices.client import DevicePluginError, allocation_of
 from trio_kubelet.devices.health import device_statuses
 from trio_kubelet.devices.holders import DeviceHolders, RunningContainer, holding
 from trio_kubelet.devices.plugins import DevicePlugins, Endpoint, PluginResource
-from trio_kubelet.devices.records import MAX_RECORDED_BYTES, DeviceRecords
+from trio_kubelet.devices.records import DeviceRecords
 from trio_kubelet.errors import ConfigError, unexpected
 from trio_kubelet.k8s import Container, Pod, ResourceStatus
 from trio_kubelet.tasks.callbacks import Callbacks
@@ -387,6 +387,8 @@ class DeviceManager:
             preferred |= self._near(pod, demand, known, free)
         chosen = chosen_devices(demand.count, reusable, preferred, free)
         record = _pending(pod.metadata.uid, demand, by_numa_node(chosen, known.devices))
+        if lack := self.records.lack_of_room(record):
+            raise AllocationError(lack)
         self.records.put(record)
         try:
             answered = await self._ask(endpoint, demand, record)
@@ -406,12 +408,8 @@ class DeviceManager:
         finally:
             self.on_allocated.call(demand.resource, trio.current_time() - began_at)
         answered = evolve(record, response=response, is_pending=False)
-        if not self.records.has_room(answered):
-            raise AllocationError(
-                f"the device plugins' answers for the pods of this node have more than "
-                f"{MAX_RECORDED_BYTES} bytes; no more of {demand.resource} are allocated until "
-                "some pods have gone"
-            )
+        if lack := self.records.lack_of_room(answered):
+            raise AllocationError(lack)
         return answered
 
     def _wait_for_plugin(self, uid: str, demand: Demand, refusal: str = "") -> NoReturn:

@@ -5,6 +5,7 @@ container uses a device that is new in it. Of one that is damaged the entries th
 used.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -12,13 +13,14 @@ from pathlib import Path
 import trio
 
 from trio_kubelet.devices.checkpoint import DeviceCheckpoint, DeviceRecord, parsed, printed
-from trio_kubelet.devices.client import allocation_of
+from trio_kubelet.devices.client import MAX_RESPONSE_BYTES, allocation_of
 from trio_kubelet.kernel.state_file import StateFile
 from trio_kubelet.rpc import RpcError
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 MAX_RECORDED_BYTES = 32 * 2**20
 """Of all records: each change writes them all."""
+MAX_RECORDED_BYTES_OF_RESOURCE = MAX_RECORDED_BYTES // 2
 
 
 class DeviceRecords:
@@ -40,6 +42,7 @@ class DeviceRecords:
         self.damaged_at_ns = 0
         """The time at which the file was found damaged last, as far as the copy of it tells."""
         self._bytes = 0
+        self._bytes_of_resource: Counter[str] = Counter()
 
     async def load(self) -> None:
         """Read what an earlier agent kept, this one or the Go kubelet. Before the first pod."""
@@ -84,9 +87,25 @@ class DeviceRecords:
             if any(record.resource == resource for record in mine.values())
         ]
 
-    def has_room(self, record: DeviceRecord) -> bool:
-        """True if a record can be put in without the file becoming too large."""
-        return self._bytes + record.size_bytes <= MAX_RECORDED_BYTES
+    def lack_of_room(self, record: DeviceRecord) -> str:
+        """Return why a record cannot be put in; "" if it can.
+
+        One whose plugin has not answered yet needs room for the longest answer. The answers of one
+        plugin leave room for those of others.
+        """
+        name, own_bytes = record.resource, self._bytes_of_resource[record.resource]
+        size = record.size_bytes + (MAX_RESPONSE_BYTES * 4 // 3 if record.is_pending else 0)
+        for whose, recorded, most in (
+            (f"the plugin of {name}", own_bytes, MAX_RECORDED_BYTES_OF_RESOURCE),
+            ("all device plugins", self._bytes, MAX_RECORDED_BYTES),
+        ):
+            if recorded + size > most:
+                return (
+                    f"the answers of {whose} for pods of this node have {recorded} bytes, must be "
+                    f"at most {most} with one more; no more of {name} are allocated until some "
+                    "pods have gone"
+                )
+        return ""
 
     def put(self, record: DeviceRecord) -> None:
         """Record that a container has devices."""
@@ -112,7 +131,7 @@ class DeviceRecords:
         if mine.get(key) is not record:
             return
         del mine[key]
-        self._bytes -= record.size_bytes
+        self._count(record, -record.size_bytes)
         if not mine:
             del self._pods[record.pod_uid]
         counts = self._held[record.resource]
@@ -128,10 +147,14 @@ class DeviceRecords:
             self.drop(before)
         mine = self._pods.setdefault(record.pod_uid, {})
         mine[record.container, record.resource] = record
-        self._bytes += record.size_bytes
+        self._count(record, record.size_bytes)
         counts = self._held.setdefault(record.resource, {})
         for each in record.ids:
             counts[each] = counts.get(each, 0) + 1
+
+    def _count(self, record: DeviceRecord, more_bytes: int) -> None:
+        self._bytes += more_bytes
+        self._bytes_of_resource[record.resource] += more_bytes
 
     async def keep(self) -> bool:
         """Return when all that was recorded so far is on the disk, or could not be written.

@@ -161,9 +161,30 @@ async def test_answers_that_are_too_large_cost_their_own_pod(
                 await node.manager.prepare(POD, ())
         await node.manager.prepare(POD, ())
         monkeypatch.setattr(records_module, "MAX_RECORDED_BYTES", 300)
-        with pytest.raises(AllocationError, match="have more than"):
+        with pytest.raises(AllocationError, match=r"of all device plugins .* must be at most 300"):
             await node.manager.prepare(OTHER, ())
         assert not node.has(OTHER)
+
+
+async def test_the_answers_of_one_plugin_leave_room_for_those_of_others(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room_for_one = client_module.MAX_RESPONSE_BYTES * 4 // 3 + 100
+    monkeypatch.setattr(records_module, "MAX_RECORDED_BYTES_OF_RESOURCE", room_for_one)
+    others = device_pod("u3", device_container(resource=OTHER_RESOURCE))
+    async with device_node(folder, monkeypatch) as node:
+        plugin = node.plugin(*devices(2))
+        await node.register(plugin)
+        await node.register(node.plugin("x-0", resource=OTHER_RESOURCE))
+        await node.manager.prepare(POD, ())
+        with pytest.raises(AllocationError, match=f"of the plugin of {RESOURCE} for pods"):
+            await node.manager.prepare(OTHER, ())
+        assert len(plugin.calls("Allocate")) == 1, "it is not asked for what cannot be kept"
+        await node.manager.prepare(others, ())
+        assert node.has(others, resource=OTHER_RESOURCE) == {"x-0"}
+        await node.manager.release("u1")
+        await node.manager.prepare(OTHER, ())
+        assert len(node.has(OTHER)) == 1
 
 
 async def test_a_pod_with_all_devices_shows_the_health_of_some(
