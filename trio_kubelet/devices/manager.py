@@ -460,6 +460,8 @@ class DeviceManager:
 
     def _devices_changed(self, resource: str, changed: frozenset[str]) -> None:
         """Tell the pods that wait, and those whose devices became healthy or unhealthy."""
+        if resource in self.plugins and resource not in self.records.resources:
+            self._resource_came(resource)  # It was given up, and lists devices after all.
         holders = self.records.pods_with(resource) if changed else ()
         theirs = {uid for uid in holders if self.records.held_by(uid, resource) & changed}
         if theirs:

@@ -214,6 +214,22 @@ async def test_a_plugin_whose_first_list_fails_serves_when_it_lists_its_devices(
         assert await node.comes_to_have(1)
 
 
+async def test_a_plugin_that_was_given_up_and_lists_again_is_expected_after_a_restart(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with device_node(folder, monkeypatch) as node:
+        plugin = node.plugin("dev-0")
+        await node.register(plugin)
+        plugin.set_faults(ListAndWatch={"fail": "reset"})
+        await trio.sleep(GRACE_SECONDS + 1)
+        assert not node.manager.is_device(RESOURCE)
+        plugin.set_faults()
+        assert await node.comes_to_have(1)
+    async with device_node(folder, monkeypatch) as node:
+        with pytest.raises(DevicesAwaitedError, match="has not registered"):
+            await node.manager.prepare(POD, ())
+
+
 async def test_without_a_wait_a_pod_is_rejected_at_once(
     folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
