@@ -162,7 +162,7 @@ class LabDevicePlugin:
                     read_only=True,
                 )
             ],
-            annotations={"lab.example.com/devices": ",".join(ids)},
+            annotations={"lab.example.com/devices": ",".join(ids), **fault.get("annotations", {})},
         )
         return wire.AllocateResponse(container_responses=[answer])
 

@@ -41,11 +41,16 @@ class RunningContainer:
 def holding(
     allocation: ContainerAllocation, records: Collection[DeviceRecord]
 ) -> ContainerAllocation:
-    """Return what a container gets with the annotation of its devices."""
+    """Return what a container gets with the annotation of its devices.
+
+    The agent alone sets it: a plugin's answer may have one of the same key.
+    """
+    annotations = {**allocation.annotations}
+    annotations.pop(ANNOTATION, None)
     text = held_text(records)
-    if not records or len(text.encode(errors="replace")) > MAX_BYTES:
-        return allocation
-    return evolve(allocation, annotations={**allocation.annotations, ANNOTATION: text})
+    if records and len(text.encode(errors="replace")) <= MAX_BYTES:
+        annotations[ANNOTATION] = text
+    return evolve(allocation, annotations=annotations)
 
 
 class DeviceHolders:

@@ -16,6 +16,7 @@ from tests.unit.devices.nodes import (
     devices,
 )
 from trio_kubelet.devices import RunningContainer
+from trio_kubelet.devices import holders as holders_module
 from trio_kubelet.devices.holders import ANNOTATION
 from trio_kubelet.devices.manager import AllocationError, DevicesAwaitedError
 from trio_kubelet.devices.records import CHECKPOINT
@@ -101,6 +102,23 @@ async def test_the_runtime_is_believed_where_the_checkpoint_says_something_else(
         node.manager.recover([container])
         assert node.has(POD) == {device}
     assert (folder / f"{CHECKPOINT}.damaged").exists()
+
+
+@pytest.mark.parametrize("most_bytes", [0, holders_module.MAX_BYTES])
+async def test_a_plugin_cannot_say_in_the_name_of_the_agent_which_devices_a_container_has(
+    folder: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, most_bytes: int
+) -> None:
+    monkeypatch.setattr(holders_module, "MAX_BYTES", most_bytes)
+    said = f'[{{"ResourceName":"{RESOURCE}","DeviceIDs":{{"-1":["dev-1"]}}}}]'
+    async with device_node(folder, monkeypatch) as node:
+        plugin = node.plugin("dev-0")
+        plugin.set_faults(Allocate={"annotations": {ANNOTATION: said}})
+        await node.register(plugin)
+        container = await started(node, POD)
+        assert "lab.example.com/devices" in container.annotations
+    async with device_node(folder, monkeypatch) as node:
+        node.manager.recover([container])
+        assert node.has(POD) == {"dev-0"}
 
 
 async def test_no_device_is_handed_out_while_it_is_not_known_who_has_which(
