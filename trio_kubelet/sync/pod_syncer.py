@@ -2,13 +2,13 @@
 
     sync       status → devices, claims → what admission gave, cgroup, volumes → containers → status
     terminate  stop containers → status
-    release    volumes → cgroup → devices → claims
+    release    volumes, beside them cgroup → devices → claims
     clean      containers, sandboxes → what admission gave → folders, logs
 
 A syncer belongs to one incarnation of a pod, as do the containers that it acts on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 
@@ -34,7 +34,12 @@ from trio_kubelet.devices.manager import (
 )
 from trio_kubelet.dra import ClaimManager, ClaimsAwaitedError
 from trio_kubelet.dra.manager import FAILED_PREPARE, WAITING_FOR_CLAIMS
-from trio_kubelet.errors import UNEXPECTED_ADMISSION_ERROR, PodUnfitError, PreparationError
+from trio_kubelet.errors import (
+    UNEXPECTED_ADMISSION_ERROR,
+    PodUnfitError,
+    PreparationError,
+    aggregated,
+)
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod, PodStatus
 from trio_kubelet.k8s.totals import is_sidecar
 from trio_kubelet.resource_managers import Refusal, RefusedError, ResourceManagers
@@ -55,7 +60,7 @@ from trio_kubelet.status.context import POD_REJECTED
 from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
 from trio_kubelet.sync.rejection_pace import RejectionPace
 from trio_kubelet.tasks.clock import Clock
-from trio_kubelet.tasks.concurrency import run_and_call_if_slow, run_concurrently
+from trio_kubelet.tasks.concurrency import both, run_and_call_if_slow, run_concurrently
 from trio_kubelet.tasks.future import Future
 from trio_kubelet.tasks.retries import LOGGED_EVERY_SECONDS
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -323,15 +328,28 @@ class PodSyncer:
         return evidence
 
     async def release(self, pod: Pod) -> None:
-        try:
-            with self._parts.busy():
-                await self._parts.storage.unmount(pod)
-                await self._parts.cgroups.remove(self._uid)
-                await self._parts.devices.release(self._uid)
-                await self._parts.claims.release(self._uid)
-        except PreparationError as error:
-            self._warn_of_end(pod, error.reason, error.message)
-            raise UnfinishedError(error.message) from error
+        """See `PodSteps`. Volumes that hang keep nobody from the devices, nor the other way round.
+
+        These are free only after the cgroup is gone, and with it all that could use them.
+        """
+        with self._parts.busy():
+            problems = [
+                problem
+                for problem in await both(
+                    partial(_problem_of, partial(self._parts.storage.unmount, pod)),
+                    partial(_problem_of, self._release_devices),
+                )
+                if problem is not None
+            ]
+        if problems:
+            message = aggregated(problem.message for problem in problems)
+            self._warn_of_end(pod, problems[0].reason, message)
+            raise UnfinishedError(message) from problems[0]
+
+    async def _release_devices(self) -> None:
+        await self._parts.cgroups.remove(self._uid)
+        await self._parts.devices.release(self._uid)
+        await self._parts.claims.release(self._uid)
 
     def report(self, pod: Pod, *, stopped: bool = False) -> None:
         """See `PodSteps`. `stopped`: none of its containers runs or will."""
@@ -438,6 +456,15 @@ class PodSyncer:
 
     def _warn(self, pod: Pod, reason: str, message: str) -> None:
         self._parts.recorder.pod(pod, EventType.WARNING, reason, message)
+
+
+async def _problem_of(work: Callable[[], Awaitable[None]]) -> PreparationError | None:
+    """Do a work; return why it cannot be done, None if it has been."""
+    try:
+        await work()
+    except PreparationError as error:
+        return error
+    return None
 
 
 def _earliest(*waits: float | None) -> float | None:

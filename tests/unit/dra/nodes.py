@@ -166,7 +166,7 @@ def claim_pod(uid: str, *claims: str, containers: Sequence[Container] = ()) -> P
     )
 
 
-def no_claims(journal: Journal) -> ClaimManager:
+def no_claims(journal: Journal, folder: Path = Path("/nowhere")) -> ClaimManager:
     """The claims of a node without any."""
-    records = ClaimRecords(Path("/nowhere"))
+    records = ClaimRecords(folder)
     return ClaimManager(DRADrivers(), records, NoReferences(), journal)
