@@ -20,6 +20,7 @@ from trio_kubelet.resource_managers.memory_draft import (
     ContainerBlocks,
     MemoryBlock,
     StaticMemoryPolicy,
+    blocks_mask,
 )
 from trio_kubelet.resource_managers.pod_level import PodLevel
 
@@ -129,24 +130,29 @@ def repaired(found: MemoryState, policy: StaticMemoryPolicy) -> tuple[MemoryStat
     lines: list[str] = []
     groups: set[NodeMask] = set()
     for uid, whole in (found.wholes or {}).items():
-        if problem := next(_problems(whole, policy, groups), ""):
+        parts = found.blocks.get(uid, {})
+        problem = next(_problems(whole, policy, groups), "")
+        theirs = blocks_mask(chain.from_iterable(parts.values()))
+        if not problem and theirs & ~blocks_mask(whole):
+            problem = "its containers had others"
+        if problem:
             lines.append(f"pod {uid}: {problem}; it is assigned others")
             continue
         groups.update(block.nodes for block in whole)
         wholes[uid] = whole
-        kept[uid] = found.blocks.get(uid, {})
+        kept[uid] = parts
     for uid, containers in found.blocks.items():
         if uid in (found.wholes or {}):
             continue
-        parts: dict[str, tuple[MemoryBlock, ...]] = {}
+        fitting: dict[str, tuple[MemoryBlock, ...]] = {}
         for name, blocks in containers.items():
             if problem := next(_problems(blocks, policy, groups), ""):
                 lines.append(f"container {name} of pod {uid}: {problem}; it is assigned others")
                 continue
             groups.update(block.nodes for block in blocks)
-            parts[name] = blocks
-        if parts:
-            kept[uid] = parts
+            fitting[name] = blocks
+        if fitting:
+            kept[uid] = fitting
     state = MemoryState(policy=STATIC, blocks=kept, wholes=wholes)
     return state, (*lines, *_overcommitted(kept, wholes, policy))
 

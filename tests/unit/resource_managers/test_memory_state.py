@@ -150,5 +150,20 @@ def test_a_node_is_in_one_group_only() -> None:
     ]
 
 
+def test_a_pod_whose_containers_have_memory_outside_its_one_part_is_assigned_others() -> None:
+    whole, within = (block(0b1, 2),), {"c": (block(0b1, 1),)}
+    blocks: Blocks = {
+        "u": within,
+        "v": {"c": (block(0b1, 1),), "gone": (block(0b100, 1),)},
+        "w": {"c": (block(0b10, 1),)},
+    }
+    found = MemoryState(policy="Static", blocks=blocks, wholes=dict.fromkeys(blocks, whole))
+    kept, lines = repaired(found, POLICY)
+    assert (kept.blocks, kept.wholes) == ({"u": within}, {"u": whole})
+    assert list(lines) == [
+        f"pod {uid}: its containers had others; it is assigned others" for uid in "vw"
+    ]
+
+
 def test_under_the_policy_none_there_were_no_blocks() -> None:
     assert repaired(MemoryState(policy="None"), POLICY) == (MemoryState(policy="Static"), ())
