@@ -38,7 +38,11 @@ from trio_kubelet.node.certificates import (
     write_private,
 )
 from trio_kubelet.node.rotation import CertificateKind, Rotation
-from trio_kubelet.node.signing_requests import CLIENT_SIGNER
+from trio_kubelet.node.signing_requests import (
+    CLIENT_SIGNER,
+    RequestGoneError,
+    RequestRefusedError,
+)
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.threads import run_in_thread
 
@@ -116,6 +120,9 @@ class RotatedClientCertificate:
             except ApiError as error:
                 if error.code == UNAUTHORIZED:
                     self._is_without(f"the API server does not accept those of {config.path}")
+                raise
+            except (RequestGoneError, RequestRefusedError):
+                self._without_since = None  # Its request was taken: the credentials are good.
                 raise
         self._without_since = None
 

@@ -30,6 +30,7 @@ from trio_kubelet.node.certificates import (
     signing_request,
 )
 from trio_kubelet.node.client_certificate import (
+    EXIT_SECONDS,
     ClientFiles,
     RotatedClientCertificate,
     open_client_certificate,
@@ -251,7 +252,25 @@ async def test_a_token_that_is_not_accepted_any_more_counts_as_gone(
     [error] = raised.value.exceptions
     assert isinstance(error, StartError)
     assert "does not accept those of" in str(error)
+    assert EXIT_SECONDS <= trio.current_time() < EXIT_SECONDS + 40
     assert not scene.server.all(CERTIFICATE_SIGNING_REQUESTS)
+
+
+@pytest.mark.parametrize("mood", [Mood.DENY, Mood.DELETE, Mood.IGNORE])
+async def test_a_request_that_was_taken_begins_the_five_minutes_anew(
+    scene: Scene, autojump_clock: MockClock, mood: Mood
+) -> None:
+    refused = [RequestFault(verb="create", code=401, times=1) for _ in range(2)]
+    scene.signer.mood = mood
+    scene.server.faults.add(refused[0])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.for_days, 1)
+        await trio.sleep(EXIT_SECONDS + 60)
+        scene.server.faults.add(refused[1])
+        await trio.sleep(1800)
+        scene.signer.mood = Mood.SIGN
+    assert [fault.times for fault in refused] == [0, 0]
+    assert scene.signer.signed == 1
 
 
 async def test_an_api_server_that_is_away_ends_no_agent(
