@@ -15,12 +15,16 @@ from trio_kubelet.config.changes import LIVE, Change, Effect, changes, with_fiel
 from trio_kubelet.config.settings import ConfigurationError, Examination, Settings
 from trio_kubelet.config.validation import validate
 from trio_kubelet.kernel.systemd import ServiceNotifier
+from trio_kubelet.tasks.concurrency import run_and_call_if_slow
 from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("config")
 
 CREDENTIAL_PROVIDERS = "--image-credential-provider-config"
 """The files that this flag names change; the flag does not."""
+
+SLOW_SECONDS = 10.0
+"""A reload that has not read its files by then is told of; it goes on waiting."""
 
 
 class LiveSettings:
@@ -96,7 +100,7 @@ async def reload_on_hangup(
     async for _ in hangups:
         notifier.reloading()
         try:
-            reload(await run_in_thread(read), live)
+            reload(await _read_in_thread(read), live)
         except ConfigurationError as error:
             log.error(
                 "configuration reload failed, keeping the previous settings",
@@ -105,6 +109,19 @@ async def reload_on_hangup(
         except Exception:
             log.exception("configuration reload failed, keeping the previous settings")
         notifier.ready()
+
+
+async def _read_in_thread(read: Callable[[], Examination]) -> Examination:
+    """Read the settings, and tell of it where that takes long."""
+
+    def warn() -> None:
+        log.warning(
+            "configuration reload is waiting for its files",
+            seconds=SLOW_SECONDS,
+            hint="see whether the disk or the server that has them answers",
+        )
+
+    return await run_and_call_if_slow(lambda: run_in_thread(read), SLOW_SECONDS, warn)
 
 
 def reload(read: Examination, live: LiveSettings) -> None:

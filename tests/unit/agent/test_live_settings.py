@@ -6,7 +6,9 @@ import pytest
 import structlog.testing
 import trio
 from attrs import evolve
+from trio.testing import MockClock
 
+from tests.file_work import in_place
 from trio_kubelet.agent.live_settings import (
     CREDENTIAL_PROVIDERS,
     LiveSettings,
@@ -129,6 +131,18 @@ async def test_a_wrong_file_leaves_the_last_good_settings_in_force() -> None:
         "changed settings need a restart of the agent on a drained node",
         "configuration reload failed, keeping the previous settings",
     ]
+
+
+async def test_a_reload_whose_files_cannot_be_read_for_a_while_is_told_of_and_goes_on(
+    autojump_clock: MockClock,
+) -> None:
+    live = live_settings(settings())
+    with in_place(lambda: 3600.0):
+        new = Examination(settings=settings(registry_burst=20))
+        told, events = await reloaded(new, live=live)
+    assert events == ["configuration reload is waiting for its files", "configuration reloaded"]
+    assert told == ["reloading", "ready"]
+    assert live.in_force.configuration.registry_burst == 20
 
 
 async def test_no_failure_to_read_ends_the_agent() -> None:
