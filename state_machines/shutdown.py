@@ -15,7 +15,8 @@ than `InhibitDelayMaxSec`. The agent is in one of these states:
 
 In the last two the node takes no pod and is not ready. A shutdown that is called off leaves as
 they are the pods that were not ended yet. What was announced holds until logind says otherwise:
-a bus or a logind that begins anew calls nothing off.
+a bus or a logind that is away calls nothing off. A logind that begins anew does so where it says
+that no shutdown is under way: it has forgotten the one that it had announced.
 """
 
 from enum import StrEnum
