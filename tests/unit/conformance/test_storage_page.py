@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from attrs import evolve
+
 from tests.conformance.results import Run
 from tests.conformance.storage_page import GROUPS, storage_page
 
@@ -35,6 +37,14 @@ def test_each_group_says_how_many_specs_passed_on_either_kubelet() -> None:
     found = lines(here, there)
     assert "| emptyDir: modes and media | 0 of 1 | 1 of 1 | 1 |" in found
     assert "| hostPath | 1 of 1 | 0 of 1 | 0 |" in found
+
+
+def test_a_group_of_which_nothing_was_run_says_so() -> None:
+    here = run("passed", "passed", "passed", "passed")
+    there = evolve(here, results={SPECS[0]: "passed"})
+    found = lines(here, there)
+    assert "| CSI | not run | not run | 0 |" in found
+    assert "| hostPath | 1 of 1 | not run | 0 |" in found
 
 
 def test_a_spec_that_fails_stands_below_the_kubelets_that_fail_it_with_the_reason() -> None:
