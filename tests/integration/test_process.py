@@ -450,19 +450,6 @@ def test_containers_run_on_when_the_agent_ends_and_belong_to_the_next(
         assert ids(agent) == before
 
 
-def test_an_agent_in_a_user_namespace_runs_pods_and_says_what_it_may_not(
-    containerd: Containerd, tmp_path: Path
-) -> None:
-    inside = ("unshare", "--user", "--map-root-user", "--mount")
-    with LabAgent(tmp_path / "node", endpoint=containerd.endpoint, run_by=inside) as agent:
-        agent.write("web.json", pod_manifest("web", {"name": "main", "image": SLEEPER}))
-        assert ids(agent)
-    said = agent.log.read_text()
-    assert said.count("OOM score adjustment failed") == 1
-    assert said.count("kernel log read failed") == 1
-    assert "Traceback" not in said
-
-
 def ids(agent: LabAgent) -> list[str]:
     """The ids of the containers, once they run."""
     pods = agent.wait_for(lambda pods: bool(pods) and all(map(is_running, pods.values())))

@@ -134,6 +134,8 @@ def _check(result: int, target: Path) -> None:
 
 
 _NOSWAP_SINCE = (6, 4)
+_UID_MAP = Path("/proc/self/uid_map")
+_ALL_IDS = ["0", "0", "4294967295"]
 
 
 def memory_options(size_bytes: int) -> str:
@@ -143,8 +145,16 @@ def memory_options(size_bytes: int) -> str:
 
 
 def keeps_out_of_swap() -> bool:
-    """Return whether the kernel can keep a file system in memory out of the swap."""
-    return kernel_version(os.uname().release) >= _NOSWAP_SINCE
+    """Return whether the kernel can keep a file system in memory out of the swap.
+
+    It refuses that to an agent in a user namespace (EINVAL). Raises OSError.
+    """
+    if kernel_version(os.uname().release) < _NOSWAP_SINCE:
+        return False
+    try:
+        return _UID_MAP.read_text().split() == _ALL_IDS
+    except FileNotFoundError:  # A kernel without user namespaces.
+        return True
 
 
 def mount_memory(folder: Path, size_bytes: int) -> None:

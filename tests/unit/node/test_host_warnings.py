@@ -19,6 +19,7 @@ from trio_kubelet.node.host import (
 from trio_kubelet.volumes.mount import keeps_out_of_swap, memory_options
 
 HEADER = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
+ALL_IDS = "         0          0 4294967295\n"
 
 
 @pytest.mark.parametrize(
@@ -86,12 +87,25 @@ def test_a_kernel_without_swap_uses_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "noswap"),
-    [("6.3.9-1", False), ("6.4.0", True), ("6.9+", True), ("7", True), ("custom-1", False)],
+    ("release", "ids", "noswap"),
+    [
+        ("6.3.9-1", ALL_IDS, False),
+        ("6.4.0", ALL_IDS, True),
+        ("6.9+", ALL_IDS, True),
+        ("7", ALL_IDS, True),
+        ("custom-1", ALL_IDS, False),
+        ("6.4.0", None, True),
+        ("6.4.0", "         0       1000          1\n", False),
+        ("6.4.0", "0 0 1000\n1000 1000 4294966295\n", False),
+    ],
 )
 def test_the_warning_is_of_what_volumes_in_memory_are_mounted_with(
-    monkeypatch: pytest.MonkeyPatch, release: str, noswap: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, release: str, ids: str | None, noswap: bool
 ) -> None:
+    uid_map = tmp_path / "uid_map"
+    if ids is not None:
+        uid_map.write_text(ids)
+    monkeypatch.setattr("trio_kubelet.volumes.mount._UID_MAP", uid_map)
     uname = os.uname()
     faked = os.uname_result((uname.sysname, uname.nodename, release, uname.version, "x86_64"))
     monkeypatch.setattr("os.uname", lambda: faked)
