@@ -1,8 +1,9 @@
 """The pod resources socket: monitoring agents ask which container has which devices, CPUs, memory.
 
 Whoever may open the socket is root. As on the Go kubelet, calls over a rate are refused, and pods
-that have ended are not listed. CPUs are those that a container has for itself. Devices of claims
-are those of the requests that a container names, once their drivers have prepared them.
+that have ended are not listed. CPUs are those that a container has for itself, or a pod as one
+part. Devices of claims are those of the requests that a container names, once their drivers have
+prepared them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -55,12 +56,17 @@ M = TypeVar("M", bound=betterproto.Message)
 
 @frozen
 class _PodResources:
-    """A pod, and what is recorded of it; CPUs and blocks of memory are by container."""
+    """A pod, and what is recorded of it; CPUs and blocks of memory are by container.
+
+    `whole_cpus` and `whole_memory` are what the pod has as one part.
+    """
 
     pod: Pod
     devices: Collection[DeviceRecord]
     cpus: Mapping[str, CpuSet]
     memory: ContainerBlocks
+    whole_cpus: CpuSet
+    whole_memory: tuple[MemoryBlock, ...]
 
 
 class PodResourcesLister:
@@ -163,6 +169,8 @@ class PodResourcesLister:
             managers.devices.records.of_pod(uid),
             managers.cpus.cpus_of_pod(uid),
             managers.memory.blocks.get(uid, {}),
+            managers.cpus.whole_of(uid),
+            managers.memory.whole_of(uid),
         )
 
     def _known_claims(self) -> _Claims:
@@ -202,6 +210,8 @@ def _resources(found: _PodResources, claims: _Claims) -> wire.PodResources:
             )
             for each in (*sidecars, *pod.spec.containers)
         ],
+        cpu_ids=sorted(found.whole_cpus),
+        memory=_memory(found.whole_memory),
     )
 
 

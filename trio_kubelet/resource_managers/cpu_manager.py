@@ -213,6 +213,10 @@ class CpuManager:
         assigned = self._assignments.get(uid, {})
         return {name: cpus for name, cpus in assigned.items() if name not in sharing}
 
+    def whole_of(self, uid: str) -> CpuSet:
+        """Return the CPUs that a pod has as one part, slices of containers included."""
+        return self._wholes.get(uid, NOTHING)
+
     def cpus_of(self, uid: str, container_name: str) -> CpuSet | None:
         """Return the CPUs that only a container, or its pod, may use; None if all others may."""
         return self._assignments.get(uid, {}).get(container_name)

@@ -112,6 +112,10 @@ class MemoryManager:
         """Take back what a pod has: nothing of it runs any more."""
         self._put(uid, {}, ())
 
+    def whole_of(self, uid: str) -> tuple[MemoryBlock, ...]:
+        """Return the blocks that a pod has as one part, slices of containers included."""
+        return self._wholes.get(uid, ())
+
     def nodes_of(self, uid: str, container_name: str) -> tuple[int, ...]:
         """Return the NUMA nodes whose memory a container may use; none if it may use all."""
         return nodes_in(blocks_mask(self._blocks.get(uid, {}).get(container_name, ())))

@@ -29,6 +29,7 @@ from trio_kubelet.ports import pod_resources
 from trio_kubelet.ports.pod_resources import MAX_WAITING, PodResourcesLister
 from trio_kubelet.resource_managers.cpu_draft import static_cpu_policy
 from trio_kubelet.resource_managers.memory_draft import static_memory_policy
+from trio_kubelet.resource_managers.pod_level import PodLevel
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.messages import decode, encode
 from trio_kubelet.rpc.stubs import v1 as wire
@@ -163,6 +164,8 @@ async def test_exclusive_cpus_and_memory_of_numa_nodes_are_told_of(
             "c0": [1, 13],
             "shares": [],
         }
+        assert not found.cpu_ids
+        assert not found.memory
         assert [blocks(each.memory) for each in found.containers] == [
             [("memory", 1 << 30, [0])]
         ] * 2
@@ -171,6 +174,29 @@ async def test_exclusive_cpus_and_memory_of_numa_nodes_are_told_of(
         allocatable = decode(wire.AllocatableResourcesResponse, answer)
         assert allocatable.cpu_ids == list(range(1, 24))
         assert blocks(allocatable.memory) == [("memory", 10 << 30, [0]), ("memory", 10 << 30, [1])]
+
+
+async def test_what_a_pod_has_as_one_part_is_told_of_beside_the_slices_of_its_containers(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology, by_pod = machine(TWO_SOCKETS), PodLevel.BY_POD
+    cpus = static_cpu_policy(
+        topology, CpuPolicyOptions(), reserved_cpus="0", reserved_milli=0, pod_level=by_pod
+    )
+    memory = static_memory_policy(topology, (), {}, by_pod)
+    shares = Container(name="shares", image="i")
+    pod = a_pod("u", guaranteed("slice", "2", memory="256Mi"), shares, whole="4")
+    async with device_node(tmp_path, monkeypatch) as node:
+        managers = managers_of(
+            cpus, memory=memory, devices=node.manager, by_pod=True, pod_level=by_pod
+        )
+        assert managers.reserve(pod, lambda _uid: False) is None
+        service = PodResourcesLister(node.folder, managers, None, lambda: [pod], lambda *_: pod)
+        answer = encode(await service.list(wire.ListPodResourcesRequest()))
+        (found,) = decode(wire.ListPodResourcesResponse, answer).pod_resources
+        assert found.cpu_ids == [1, 2, 13, 14]
+        assert blocks(found.memory) == [("memory", 1 << 30, [0])]
+        assert [each.cpu_ids for each in found.containers] == [[1, 13], []]
 
 
 def blocks(told: Sequence[wire.ContainerMemory]) -> list[tuple[str, int, list[int]]]:
