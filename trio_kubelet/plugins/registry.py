@@ -102,6 +102,9 @@ class PluginRegistry:
                 await earlier.ended.wait()
             with task.scope:
                 await self._keep_registered(task.socket)
+        except* Exception:
+            # A task of a handler failed as it was cancelled: an error in a group with Cancelled.
+            log.exception("plugin deregistration failed", socket=str(task.socket.path))
         finally:
             task.ended.set()
             if self._tasks.get(task.socket.path) is task:

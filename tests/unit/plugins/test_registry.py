@@ -35,6 +35,8 @@ class Scene:
     root: Path
     plugins: list[Plugin] = field(factory=list)
     refusal: str = ""
+    fails_at_end: bool = False
+    """A task of the handler fails when it is cancelled."""
     changed: trio.Event = field(factory=trio.Event)
     nursery: trio.Nursery | None = None
 
@@ -47,13 +49,16 @@ class Scene:
         await trio.lowlevel.checkpoint()
         if self.refusal:
             raise PluginRefused(self.refusal)
-        self.plugins.append(plugin)
-        self._changed()
-        try:
-            yield
-        finally:
-            self.plugins.remove(plugin)
+        async with trio.open_nursery() as nursery:
+            if self.fails_at_end:
+                nursery.start_soon(fail_at_end)
+            self.plugins.append(plugin)
             self._changed()
+            try:
+                yield
+            finally:
+                self.plugins.remove(plugin)
+                self._changed()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -98,6 +103,13 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     return Scene(tmp_path_factory.mktemp("p"))
+
+
+async def fail_at_end() -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        raise ValueError("it does not end well")
 
 
 async def told(driver: LabDriver) -> registration.RegistrationStatus:
@@ -158,6 +170,19 @@ async def test_a_plugin_whose_socket_goes_is_deregistered_and_comes_back(scene: 
             await scene.until(lambda: bool(scene.plugins))
             running.cancel()
             await scene.until(lambda: not scene.plugins)
+
+
+async def test_a_handler_that_fails_as_its_plugin_goes_ends_neither_itself_nor_others(
+    scene: Scene,
+) -> None:
+    scene.fails_at_end = True
+    async with scene.running():
+        await scene.start(scene.driver("other", name="other.example.com"), "other.sock")
+        for _ in range(2):
+            running = await scene.start(scene.driver())
+            await scene.until(lambda: len(scene.plugins) == 2)
+            running.cancel()
+            await scene.until(lambda: scene.names() == ["other.example.com"])
 
 
 async def test_a_socket_that_is_replaced_is_registered_anew(scene: Scene) -> None:
