@@ -167,3 +167,16 @@ def test_pods_of_before_the_policy_are_given_their_cpus_as_they_run(node: Node) 
     PodCgroup(node, pod).wait_for_cpus(str(OTHERS[0]))
     node.remove("earlier")
     node.wait_gone("earlier")
+
+
+def test_the_pod_of_an_edited_manifest_has_the_cpus_of_the_last_one(node: Node) -> None:
+    all_others: Json = {"limits": {"cpu": str(len(OTHERS)), "memory": "64Mi"}}
+    manifest = pod_manifest("edited", until_term("c", resources=all_others))
+    before = node.run(manifest)
+    manifest["metadata"]["labels"] = {"edited": "yes"}
+    after = node.wait_for_incarnation(manifest, before)
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert PodCgroup(node, after).cpus() == cpu_list(frozenset(OTHERS))
+    assert "WaitingForEndingPods" in [reason for reason, _ in node.events("edited")]
+    node.remove("edited")
+    node.wait_gone("edited")
