@@ -152,12 +152,27 @@ def write_record(folder: Path, record: VolumeRecord) -> None:
 
 
 def write_stage_record(place: StagePlace, node: str) -> None:
-    """Write the record of a volume that is to be staged, as durably. Raises OSError."""
+    """Write the record of a volume that is to be staged, as durably. Raises OSError.
+
+    Raises RecordError while a device of the same name, which was there before, is staged: the
+    place of a device has its name alone.
+    """
     key = place.key
     told = {"volumeHandle": key.handle, "driverName": key.driver}
     if place.device is not None:
+        found = read_record(place.folder)
+        require_own(place.folder, None if found is None else found.key, key)
         told = _named(place.device.name, key, node)
     write_whole(place.folder / RECORD, orjson.dumps(told), folder_mode=FOLDER_MODE, durable=True)
+
+
+def is_own(place: StagePlace) -> bool:
+    """False if the place of a device is another volume's by now, which was made anew as this one.
+
+    Raises OSError.
+    """
+    record = None if place.device is None else _readable_record(place.folder)
+    return record is None or record.key == place.key
 
 
 def _named(name: str, key: VolumeKey, node: str) -> dict[str, str]:

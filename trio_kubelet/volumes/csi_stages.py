@@ -19,7 +19,9 @@ from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.volumes.csi_expansion import VolumeExpansions
 from trio_kubelet.volumes.csi_records import (
+    RecordError,
     StagePlace,
+    is_own,
     mounts_of_staged,
     recorded_stages,
     recorded_users,
@@ -61,6 +63,11 @@ class CSIStage:
     def mark(self) -> tuple[str, str]:
         """Its driver, and the volume's digest."""
         return self.place.key.driver, self.place.key.digest
+
+    @property
+    def place_name(self) -> str:
+        """Its path: that of a device has the name of the PersistentVolume alone."""
+        return str(self.place.path)
 
     @property
     def unstaging_name(self) -> tuple[str, str]:
@@ -175,9 +182,15 @@ class CSIStages:
         return work
 
     async def begin_unstaging(self, place: StagePlace, threads: Share) -> Work:
-        """Return the call of the driver that undoes the stage; both raise VolumeError."""
+        """Return the call of the driver that undoes the stage; both raise VolumeError.
+
+        Nothing is to be done where another volume is staged in its place meanwhile.
+        """
         handle = place.key.handle
         with _errors_of(handle, "UnmountDevice"):
+            if not await threads.run_sync(partial(is_own, place)):
+                self._contexts.pop(place, None)
+                return trio.lowlevel.checkpoint
             driver = await self._driver(place, "attacher.UnmountDevice")
             capabilities = await driver.capabilities()
             others = await threads.run_sync(partial(mounts_of_staged, place))
@@ -222,5 +235,5 @@ def _errors_of(volume: str, step: str) -> Iterator[None]:
         yield
     except RpcError as error:
         raise VolumeError(volume, rpc_words(error.code, error.message), step) from error
-    except (OSError, ObjectError, NoDriverError) as error:
+    except (OSError, ObjectError, NoDriverError, RecordError) as error:
         raise VolumeError(volume, str(error), step) from error

@@ -48,6 +48,11 @@ class DiskStage:
         return plugin_folder(self.disk.plugin), self.disk.digest
 
     @property
+    def place_name(self) -> str:
+        """Its own: no two disks are mounted in one place."""
+        return "/".join(self.mark)
+
+    @property
     def unstaging_name(self) -> tuple[str, str]:
         """Plugin and operation, as metrics tell of it."""
         return self.disk.plugin, UNMAP_DEVICE if self.disk.is_block else UNMOUNT_DEVICE

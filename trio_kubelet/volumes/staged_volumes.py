@@ -19,6 +19,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 import trio
@@ -59,6 +60,11 @@ class VolumeStage(Protocol):
     @property
     def mark(self) -> tuple[str, str]:
         """The two parts of the name of the volume's mark."""
+        ...
+
+    @property
+    def place_name(self) -> str:
+        """The place. Different volumes have the same one, if one was made anew as the other."""
         ...
 
     @property
@@ -170,6 +176,7 @@ class _Volume:
 
     stage: VolumeStage
     walk: Walk[StageState, StageEvent, None]
+    calls: trio.Lock
     users: dict[str, _Need | None] = field(factory=dict)
     """By the UIDs of pods; None where the volume is published already."""
     failure: _Failure | None = None
@@ -179,7 +186,6 @@ class _Volume:
     """None until it is known."""
     no_room: str = ""
     """Why it cannot be attached, if the node has too many volumes."""
-    calls: trio.Lock = field(factory=trio.Lock)
     progress: trio.Event = field(factory=trio.Event)
     """Set and renewed whenever pods that wait should look again."""
     changed: trio.Event = field(factory=trio.Event)
@@ -215,6 +221,10 @@ class StagedVolumes:
     on_ready: Callbacks[[str]] = field(init=False, factory=Callbacks)
     on_use: Callbacks[[]] = field(init=False, factory=Callbacks)
     _volumes: dict[VolumeStage, _Volume] = field(init=False, factory=dict)
+    _calls: WeakValueDictionary[str, trio.Lock] = field(
+        init=False, factory=WeakValueDictionary[str, trio.Lock]
+    )
+    """By places."""
     _names: NamesInUse = field(init=False, factory=NamesInUse)
     _tasks: BackgroundTasks = field(init=False, factory=BackgroundTasks)
     _loaded: trio.Event = field(init=False, factory=trio.Event)
@@ -291,7 +301,7 @@ class StagedVolumes:
                     volume.hurry.set()
 
     def one_call(self, stage: VolumeStage) -> AbstractAsyncContextManager[None]:
-        """Have a volume to oneself: one call about it at a time."""
+        """Have a volume, and its place, to oneself: one call about it at a time."""
         volume = self._volumes.get(stage)
         return nullcontext() if volume is None else volume.calls
 
@@ -335,7 +345,8 @@ class StagedVolumes:
 
     def _add(self, stage: VolumeStage, state: StageState) -> _Volume:
         walk = Walk(STAGE, state, self._journal, stage.unique_name)
-        volume = self._volumes[stage] = _Volume(stage, walk)
+        calls = self._calls.setdefault(stage.place_name, trio.Lock())
+        volume = self._volumes[stage] = _Volume(stage, walk, calls)
         if stage.may_be_attachable:
             self._names.count(stage, stage.unique_name, volume.namespace)
         else:

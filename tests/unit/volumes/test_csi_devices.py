@@ -3,13 +3,17 @@
 import errno
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from attrs import evolve
 
 from lab.csi_driver import NAME, STAGES, LabDriver
+from state_machines.backoff import BackoffPolicy
 from tests.turns import making_test_data
 from tests.unit.volumes.csi_scene import (
     UID,
@@ -20,8 +24,9 @@ from tests.unit.volumes.csi_scene import (
     describe,
     order,
 )
+from trio_kubelet.k8s import PERSISTENT_VOLUMES
 from trio_kubelet.rpc import open_rpc_loop
-from trio_kubelet.volumes import devices
+from trio_kubelet.volumes import devices, staged_volumes
 from trio_kubelet.volumes.csi_records import VolumeKey, stage_place
 from trio_kubelet.volumes.plugin import VolumesNotReady
 
@@ -132,6 +137,54 @@ async def test_a_volume_that_is_a_folder_for_one_pod_and_a_device_for_another_is
         await until_unstaged(driver, device.path)
         assert driver.staged() == []
         assert sorted(order(driver)[4:]) == ["Unpublish", "Unpublish", "Unstage", "Unstage"]
+
+
+@pytest.mark.usefixtures("no_bind_mounts")
+@pytest.mark.parametrize("has_file_in_the_way", [False, True])
+async def test_a_device_made_anew_under_the_same_name_waits_until_the_old_one_is_unstaged(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, *, has_file_in_the_way: bool
+) -> None:
+    """The driver stages a device by the name of its PersistentVolume alone."""
+    quick = BackoffPolicy(initial_seconds=0.01, cap_seconds=0.01)
+    monkeypatch.setattr(staged_volumes, "RETRY", quick)
+    describe(scene, volume={"volume_mode": "Block"})
+    async with scene.driver(capabilities=(STAGES,)) as driver:
+        volumes = await an_agent(scene)
+        await volumes.prepare(claiming("a", as_device=True))
+        make_anew(scene, "h-2")
+        words = "MapVolume.SetUpDevice failed .* is in use for the volume 'h-1'"
+        with pytest.raises(VolumesNotReady, match=words):
+            await volumes.prepare(claiming("b", as_device=True))
+        if has_file_in_the_way:  # The folder of the old one cannot be removed.
+            (stage_place(scene.root, VolumeKey(NAME, "h-1"), "pv").folder.parent / "x").touch()
+        await volumes.tear_down("a")
+        with trio.fail_after(20):
+            while len(calls(driver, "NodePublishVolume")) < 2:
+                with suppress(VolumesNotReady):
+                    await volumes.prepare(claiming("b", as_device=True))
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            await trio.testing.wait_all_tasks_blocked(0.1)  # The old one may be tried again.
+        done = [(line["method"], line["volume"]) for line in driver.log.read() if is_done(line)]
+    first, again = done.index(("NodeUnstageVolume", "h-1")), done.index(("NodeStageVolume", "h-2"))
+    assert done[:first] == [
+        ("NodeStageVolume", "h-1"),
+        ("NodePublishVolume", "h-1"),
+        ("NodeUnpublishVolume", "h-1"),
+    ]
+    assert set(done[first:again]) == {("NodeUnstageVolume", "h-1")}
+    assert done[again:] == [("NodeStageVolume", "h-2"), ("NodePublishVolume", "h-2")]
+
+
+def is_done(line: dict[str, Any]) -> bool:
+    return line.get("step") == "done"
+
+
+def make_anew(scene: Scene, handle: str) -> None:
+    """Have another volume of the driver under the name of the one that is there."""
+    old = scene.server.get(PERSISTENT_VOLUMES, "pv")
+    assert old.spec.csi is not None
+    spec = evolve(old.spec, csi=evolve(old.spec.csi, volume_handle=handle))
+    scene.server.update(PERSISTENT_VOLUMES, evolve(old, spec=spec))
 
 
 async def until_unstaged(driver: LabDriver, stage: Path) -> None:
