@@ -20,7 +20,7 @@ from tests.file_work import in_place
 from tests.trio_clock import TrioClock
 from tests.unit.node.authority import NOW_NS
 from tests.unit.node.signer import Mood, Signer
-from trio_kubelet.k8s.client import Api
+from trio_kubelet.k8s.client import Api, KubeconfigError
 from trio_kubelet.node.certificates import CertificateNames, CertificateStore, ClientPair, utc
 from trio_kubelet.node.client_certificate import KIND
 from trio_kubelet.node.rotation import ANSWER_SECONDS, Rotation
@@ -119,12 +119,17 @@ class FiveYears:
             take=lambda: self._take(rotation),
             clock=self.server.clock,
             pair=store.current(),
+            ends_with_certificate=True,
         )
         with scope:
             await rotation.run()
 
     @asynccontextmanager
-    async def _asking(self, _pair: ClientPair | None) -> AsyncIterator[Api]:
+    async def _asking(self, pair: ClientPair | None) -> AsyncIterator[Api]:
+        """A client for the first certificate, and then only with one that has not expired."""
+        await trio.lowlevel.checkpoint()
+        if self.taken and (pair is None or not pair.is_valid_at(self.now())):
+            raise KubeconfigError("the bootstrap credentials are gone")
         yield self.server.client()
 
     async def _take(self, rotation: Rotation) -> None:
