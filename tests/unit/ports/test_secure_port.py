@@ -32,9 +32,6 @@ from trio_kubelet.config.parts import (
 )
 from trio_kubelet.errors import StartError
 from trio_kubelet.kernel.inotify import Inotify
-from trio_kubelet.node.certificates import (
-    ensure_self_signed,
-)
 from trio_kubelet.ports.secure_port import SecurePort, SignedPair, access_problem
 from trio_kubelet.server import Request, Response, Route
 from trio_kubelet.server.router import RUN_IN_POD, Right
@@ -469,19 +466,6 @@ async def test_a_node_without_a_certificate_makes_one(node: Node) -> None:
     leaf.verify_directly_issued_by(authority)
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["a"]
-
-
-def test_a_certificate_of_ones_own_is_kept_while_it_is_good(tmp_path: Path) -> None:
-    now = datetime.now(UTC)
-    certificate, key = ensure_self_signed(tmp_path, "a", now)
-    first = certificate.read_bytes(), key.read_bytes()
-    ensure_self_signed(tmp_path, "a", now + timedelta(days=364))
-    assert (certificate.read_bytes(), key.read_bytes()) == first
-    ensure_self_signed(tmp_path, "a", now + timedelta(days=366))
-    assert certificate.read_bytes() != first[0]
-    key.write_bytes(first[1])
-    ensure_self_signed(tmp_path, "a", now)
-    assert key.read_bytes() != first[1], "the key of another certificate is no good"
 
 
 @pytest.mark.parametrize(

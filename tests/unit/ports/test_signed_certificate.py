@@ -1,7 +1,7 @@
-"""The port of a node whose certificate a cluster signs: before there is one, and then."""
+"""The port's certificate where settings name none: signed by the node itself, or by a cluster."""
 
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,13 @@ import trio
 import trustme
 
 from tests.unit.ports.test_secure_port import HOST, Node, shown_serial
-from trio_kubelet.node.certificates import SERVER, CertificateStore, ClientPair, read_pair
+from trio_kubelet.node.certificates import (
+    SERVER,
+    CertificateStore,
+    ClientPair,
+    ensure_self_signed,
+    read_pair,
+)
 from trio_kubelet.ports.secure_port import SignedPair
 
 
@@ -63,3 +69,16 @@ async def test_a_certificate_that_the_disk_does_not_take_is_shown_and_then_follo
 def trustme_pair(authority: trustme.CA) -> ClientPair:
     serving = authority.issue_cert(HOST)
     return read_pair(serving.cert_chain_pems[0].bytes(), serving.private_key_pem.bytes())
+
+
+def test_a_certificate_of_ones_own_is_kept_while_it_is_good(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    certificate, key = ensure_self_signed(tmp_path, "a", now)
+    first = certificate.read_bytes(), key.read_bytes()
+    ensure_self_signed(tmp_path, "a", now + timedelta(days=364))
+    assert (certificate.read_bytes(), key.read_bytes()) == first
+    ensure_self_signed(tmp_path, "a", now + timedelta(days=366))
+    assert certificate.read_bytes() != first[0]
+    key.write_bytes(first[1])
+    ensure_self_signed(tmp_path, "a", now)
+    assert key.read_bytes() != first[1], "the key of another certificate is no good"
