@@ -174,26 +174,35 @@ def observed(available: Mapping[Signal, int], at: float, layout: DiskLayout) -> 
 def test_between_two_victims_there_is_an_observation_newer_than_the_end_of_the_first(
     days: list[Round], limits: list[Threshold], layout: DiskLayout
 ) -> None:
-    """Each step of a manager, but in any rhythm: rounds come before a step has ended, too."""
-    assessment, progress, now, ends_at = Assessment(), Progress(), 0.0, float("-inf")
+    """Each step of a manager, but in any rhythm: rounds come before a step has ended, too.
+
+    A pod has stopped after half of the time until all of it is gone.
+    """
+    assessment, progress, now = Assessment(), Progress(), 0.0
+    stops: list[float] = []
+    ends: list[float] = []
     pods = [Candidate(pod=pod("p"), stats=stats("p", memory_mi=5, tasks=5, whole=disk(5, 5)))]
-    last_end = float("-inf")
     for each in days:
         now += each.seconds
-        if ends_at <= now and progress.settled_at == float("inf"):
-            progress, last_end = progress.after_end(ends_at), ends_at
+        while progress.stopping and stops[-1] <= now:
+            progress = progress.after_stop(stops[-1])
+        for end in [end for end in ends if end <= now]:
+            progress = progress.after_end(end)
+            ends.remove(end)
         assessment = assess(assessment, limits, observed(each.available, now, layout), TRANSITION)
         step = decide(assessment, progress, GracePolicy(), pods)
         if step.victim is not None:
-            assert now >= last_end
-            assert progress.settled_at != float("inf")
+            assert all(stop <= now for stop in stops)
+            assert not ends or SIGNALS[Signal(step.victim.cause)].disk is None
             assert_grace_is_over(assessment, step.victim)
-            progress, ends_at = progress.while_ending(), now + each.step_seconds
+            progress = progress.while_ending()
+            stops.append(now + each.step_seconds / 2)
+            ends.append(now + each.step_seconds)
         elif step.reclaim and step.starved is not None:
             signal = step.starved.threshold.signal
             progress = progress.while_reclaiming().after_reclaim(signal, now)
         else:
-            progress = progress.without_victim(now)
+            progress = progress.hastened() if step.hasten else progress
 
 
 def assert_grace_is_over(assessment: Assessment, victim: Victim) -> None:

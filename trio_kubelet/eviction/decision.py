@@ -8,7 +8,7 @@ then one pod, and the next one only when what the last one had was seen to be gi
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from trio_kubelet.config.eviction import SIGNALS, Disk, Signal
 from trio_kubelet.eviction.limits import exceeded_limit
@@ -56,17 +56,26 @@ RECLAIMS: Mapping[DiskLayout, Mapping[Disk, tuple[Reclaim, ...]]] = {
 class Progress:
     """The memory of the steps that were taken. Times are trio's clock.
 
-    An observation from before `settled_at` says nothing of what the last step gave back.
-    One of disks must be from after `disks_settled_at`, too: pods that were over their own limits
-    have given theirs back by then. `reclaimed` is the signal for which node-level things have gone
-    since a pod went last; `is_reclaiming`: some are going, and meanwhile memory and process ids
-    alone count.
+    An observation from before `settled_at` says nothing of what the last step gave back: of memory
+    and process ids once a pod has stopped, of disks (`disks_settled_at`) once all of it is gone.
     """
 
+    stopping: int = 0
+    """The pods that went and may still run: until then nothing is known of any signal."""
+    removing: int = 0
+    """The pods that went and of which something is left."""
+    is_ending_for_own_limits: bool = False
+    """Pods end that were over their own limits; memory and process ids do not wait for them."""
+    has_time: bool = False
+    """True if one that stops has more time than a hard threshold leaves."""
     settled_at: float = float("-inf")
     disks_settled_at: float = float("-inf")
-    reclaimed: Signal | None = None
     is_reclaiming: bool = False
+    """Node-level things are going: meanwhile memory and process ids alone count."""
+    reclaimed: Signal | None = None
+    """The signal for which they have gone since a pod went last."""
+    futile_until: Mapping[Signal, float] = field(factory=dict)
+    """By signal, for how long it is not tried again: there was no pod that could go."""
 
     def while_reclaiming(self) -> "Progress":
         """Node-level things are going."""
@@ -74,39 +83,62 @@ class Progress:
 
     def after_reclaim(self, signal: Signal, at: float) -> "Progress":
         """Node-level things have gone."""
-        settled_at = max(self.settled_at, at)
-        return evolve(self, settled_at=settled_at, reclaimed=signal, is_reclaiming=False)
+        disks_settled_at = max(self.disks_settled_at, at)
+        return evolve(
+            self, disks_settled_at=disks_settled_at, reclaimed=signal, is_reclaiming=False
+        )
 
-    def while_ending(self) -> "Progress":
-        """A pod ends: no observation counts until it has."""
-        return evolve(self, settled_at=float("inf"), reclaimed=None)
+    def while_ending(self, *, has_time: bool = False) -> "Progress":
+        """A pod ends."""
+        return evolve(
+            self,
+            stopping=self.stopping + 1,
+            removing=self.removing + 1,
+            has_time=self.has_time or has_time,
+            reclaimed=None,
+        )
+
+    def hastened(self) -> "Progress":
+        """The pods that stop have no more time."""
+        return evolve(self, has_time=False)
+
+    def after_stop(self, at: float) -> "Progress":
+        """A pod has stopped, or is not waited for any longer."""
+        left = self.stopping - 1
+        settled_at = max(self.settled_at, at)
+        return evolve(
+            self, stopping=left, settled_at=settled_at, has_time=self.has_time and left > 0
+        )
 
     def after_end(self, at: float) -> "Progress":
-        """A pod has ended, and what it had on the disk is gone."""
-        return evolve(self, settled_at=at, reclaimed=None)
+        """What it had on the disk is gone, too."""
+        disks_settled_at = max(self.disks_settled_at, at)
+        return evolve(
+            self, removing=self.removing - 1, disks_settled_at=disks_settled_at, reclaimed=None
+        )
 
     def while_ending_for_own_limits(self) -> "Progress":
-        """Pods end that were over their own limits: no observation of a disk counts until then."""
-        return evolve(self, disks_settled_at=float("inf"))
+        """Pods end that were over their own limits."""
+        return evolve(self, is_ending_for_own_limits=True)
 
     def after_ends_for_own_limits(self, at: float) -> "Progress":
         """They have ended."""
-        return evolve(self, disks_settled_at=at)
-
-    @property
-    def is_ending_for_own_limits(self) -> bool:
-        """True while pods end that were over their own limits."""
-        return self.disks_settled_at == float("inf")
+        disks_settled_at = max(self.disks_settled_at, at)
+        return evolve(self, is_ending_for_own_limits=False, disks_settled_at=disks_settled_at)
 
     def counts(self, signal: Signal, observed_at: float) -> bool:
         """True if an observation shows what the steps so far have given back."""
-        if SIGNALS[signal].disk and (self.is_reclaiming or observed_at < self.disks_settled_at):
+        if observed_at < self.futile_until.get(signal, float("-inf")):
             return False
-        return observed_at >= self.settled_at
+        if SIGNALS[signal].disk is None:
+            return self.stopping == 0 and observed_at >= self.settled_at
+        if self.removing or self.is_ending_for_own_limits or self.is_reclaiming:
+            return False
+        return observed_at >= self.disks_settled_at
 
-    def without_victim(self, until: float) -> "Progress":
-        """There was none to evict: `until` then nothing is tried, and node-level things first."""
-        return evolve(self, settled_at=max(self.settled_at, until), reclaimed=None)
+    def without_victim(self, signal: Signal, until: float) -> "Progress":
+        """There was none to evict: nothing is tried `until` then, and node-level things first."""
+        return evolve(self, reclaimed=None, futile_until={**self.futile_until, signal: until})
 
 
 @frozen(kw_only=True)
@@ -152,6 +184,8 @@ class EvictionStep:
     needs: Figures | None = None
     """The figures of pods that are needed to tell which one has to go."""
     victim: Victim | None = None
+    hasten: bool = False
+    """True if a hard threshold is met while a pod that went for a soft one takes its time."""
 
 
 NOTHING = EvictionStep()
@@ -166,7 +200,8 @@ def decide(
     """The next step. `candidates` are the pods that could go; None if nobody has measured them."""
     starved = starvation(assessment, progress)
     if starved is None:
-        return NOTHING
+        is_late = progress.has_time and any(each.is_hard for each in assessment.met)
+        return EvictionStep(hasten=True) if is_late else NOTHING
     signal, layout = starved.threshold.signal, assessment.observed.layout
     disk = SIGNALS[signal].disk
     reclaim = RECLAIMS[layout].get(disk, ()) if disk is not None else ()
@@ -206,9 +241,17 @@ def starvation(assessment: Assessment, progress: Progress) -> Starvation | None:
     )
 
 
-def is_urgent(assessment: Assessment) -> bool:
-    """True if memory or process ids run out: nothing that takes as long as disks comes before."""
-    return any(SIGNALS[each.signal].disk is None for each in assessment.met)
+def is_urgent(assessment: Assessment, progress: Progress) -> bool:
+    """True if memory or process ids run out: nothing that takes as long as disks comes before.
+
+    Not where no pod could go for them.
+    """
+    at = assessment.observed.at
+    return any(
+        SIGNALS[each.signal].disk is None
+        and at >= progress.futile_until.get(each.signal, float("-inf"))
+        for each in assessment.met
+    )
 
 
 def over_own_limits(candidates: Iterable[Candidate], layout: DiskLayout) -> tuple[Victim, ...]:

@@ -3,13 +3,15 @@
 The decision to evict a pod is on the disk before the pod is ended, so that an agent which is
 killed in between finishes what it began. A pod counts as gone when its task has ended: nothing of
 it runs, its volumes, layers and logs are removed. Then the node is observed at once, and only
-that observation can lead to the next step. A pod that takes too long to go is not waited for
-any longer, nor what it leaves where memory runs out: the node may need the next one. Pods that
-break their own limits go beside that; while they end, no decision is made by the disks that they
-give back.
+that observation can lead to the next step: for memory and process ids once the pod has stopped, for
+disks once all of it is gone. A pod that takes too long is not waited for any longer: the node may
+need the next one; and one that was given time has no more when a hard threshold is crossed. Pods
+that break their own limits go beside that; while they end, no decision is made by the disks that
+they give back.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import structlog
@@ -19,6 +21,7 @@ from attrs import define, field, frozen
 from state_machines.pod_ending import Ending
 from trio_kubelet.config.eviction import Signal
 from trio_kubelet.eviction.decision import (
+    IMMEDIATE_GRACE_SECONDS,
     EvictionStep,
     GracePolicy,
     Progress,
@@ -31,7 +34,7 @@ from trio_kubelet.eviction.decision import (
 from trio_kubelet.eviction.limits import has_own_limits
 from trio_kubelet.eviction.messages import THRESHOLD_MET
 from trio_kubelet.eviction.pressure import Assessment
-from trio_kubelet.eviction.ranking import Candidate, Figures, figures_for
+from trio_kubelet.eviction.ranking import Candidate, Figures
 from trio_kubelet.eviction.records import EvictionRecord, EvictionRecords, record_of
 from trio_kubelet.eviction.rhythm import PERIOD_SECONDS
 from trio_kubelet.eviction.watch import PressureWatch
@@ -48,10 +51,10 @@ PODS_DEADLINE_SECONDS = 30.0
 """The time that a round waits for the figures of pods: 12 s for layers, 15 s for files beside."""
 
 LATE_SECONDS = 30.0
-"""The time beyond its grace after which a pod is not waited for any longer."""
+"""The time beyond its grace after which a pod is not waited for any longer by memory and pids."""
 
 DISKS_LATE_SECONDS = 120.0
-"""The same where a disk is full: nothing is killed meanwhile, and on a busy machine containers may
+"""The same for disks: nothing is killed while they are full, and on a busy machine containers may
 take a minute to stop, and as long again until their files are removed."""
 
 LAYERS_SECONDS = 5.0
@@ -110,6 +113,8 @@ class EvictionManager:
     _seen_at: float = field(init=False, default=float("-inf"))
     _limits_due_at: float = field(init=False, default=float("-inf"))
     _gone: dict[str, trio.Event] = field(init=False, factory=dict)
+    _waits: dict[trio.CancelScope, float] = field(init=False, factory=dict)
+    """The waits for pods that end, and the time that each goes on beyond their grace."""
     _tasks: BackgroundTasks = field(init=False, factory=BackgroundTasks)
     on_evicted: Callbacks[[str]] = field(init=False, factory=Callbacks)
     on_decided: Callbacks[[Signal, float]] = field(init=False, factory=Callbacks)
@@ -141,7 +146,7 @@ class EvictionManager:
         for_pressure = [each for each in unfinished if each.disruption]
         for_own_limits = [each for each in unfinished if not each.disruption]
         if for_pressure:
-            self._await_victims(for_pressure, RESUMED_LATE_SECONDS)
+            self._await_victims(for_pressure, trio.Event(), is_resumed=True)
         if for_own_limits:
             self._await_ends_for_own_limits(for_own_limits, RESUMED_LATE_SECONDS)
 
@@ -154,7 +159,7 @@ class EvictionManager:
     async def _round(self, assessment: Assessment) -> None:
         if self._pods.all_known.is_set():
             await self._records.close(self._is_over)
-        if not is_urgent(assessment):
+        if not is_urgent(assessment, self._progress):
             if await self._hold_to_own_limits(assessment):
                 return
             assessment = await self._newest()  # Files of pods may have taken long to measure.
@@ -180,6 +185,8 @@ class EvictionManager:
         return await self._newest(after=measured_at)
 
     async def _act(self, decision: EvictionStep, assessment: Assessment) -> None:
+        if decision.hasten:
+            await self._hasten()
         starved = decision.starved
         if starved is None:
             return
@@ -193,21 +200,30 @@ class EvictionManager:
             return
         if decision.victim is None:
             log.warning("no pod can be evicted", signal=str(signal))
+            until = trio.current_time()
             # While the pods of an agent that has just started are not known, others may come soon.
-            pause = PERIOD_SECONDS if self._pods.all_known.is_set() else 0.0
-            self._progress = self._progress.without_victim(trio.current_time() + pause)
+            if self._pods.all_known.is_set():
+                until += PERIOD_SECONDS
+                self._watch.look_now()  # Something else may be short, too.
+            self._progress = self._progress.without_victim(signal, until)
             return
         age = (self._clock.now_ns() - assessment.observed.measured_ns) / 1e9
         for each in {threshold.signal for threshold in assessment.met}:
             self.on_decided.call(each, age)
         stopped = trio.Event()
         records = await self._evict([decision.victim], stopped)
-        figures = figures_for(signal, assessment.observed.layout)
-        if figures.disks:
-            settles = LAYERS_SECONDS if figures.layers else 0.0
-            self._await_victims(records, DISKS_LATE_SECONDS, settle_seconds=settles)
-        else:
-            self._await_victims(records, LATE_SECONDS, stopped)
+        self._await_victims(records, stopped)
+
+    async def _hasten(self) -> None:
+        """Give pods that went for a soft threshold no more time than those of a hard one have."""
+        records = await self._records.shorten(IMMEDIATE_GRACE_SECONDS)
+        for each in records:
+            log.warning("hard threshold crossed, evicted pod has no more time", pod=each.key)
+            self._pods.end(each.uid, each.ending, trio.Event())
+        now = trio.current_time()
+        for scope, late_seconds in self._waits.items():
+            scope.deadline = min(scope.deadline, now + IMMEDIATE_GRACE_SECONDS + late_seconds)
+        self._progress = self._progress.hastened()
 
     async def _reclaim(self, signal: Signal, reclaims: Sequence[Reclaim]) -> None:
         """Let node-level things go. What fails leaves the rest to be tried."""
@@ -277,7 +293,7 @@ class EvictionManager:
         return None
 
     async def _cancel_when_urgent(self, assessment: Assessment, scope: trio.CancelScope) -> None:
-        while not is_urgent(assessment):
+        while not is_urgent(assessment, self._progress):
             assessment = await self._watch.newer_than(assessment.observed.at)
         scope.cancel()
 
@@ -299,29 +315,36 @@ class EvictionManager:
         return records
 
     def _await_victims(
-        self,
-        records: Sequence[EvictionRecord],
-        late_seconds: float,
-        stopped: trio.Event | None = None,
-        settle_seconds: float = 0.0,
+        self, records: Sequence[EvictionRecord], stopped: trio.Event, *, is_resumed: bool = False
     ) -> None:
-        """Until these have gone, and for `settle_seconds` more, no other pod goes for pressure.
+        """Let the next pod go for memory once these have stopped, for a disk once they are gone.
 
-        With `stopped` what they leave is not waited for longer than REMOVAL_SECONDS.
+        What they leave has REMOVAL_SECONDS: most of a pod's memory was given back by then.
         """
+        gone = trio.Event()
 
-        async def wait() -> None:
-            async with trio.open_nursery() as nursery:
-                if stopped is not None:
+        async def await_stop() -> None:
+            late_seconds = RESUMED_LATE_SECONDS if is_resumed else LATE_SECONDS
+            with self._within_grace(records, late_seconds):
+                async with trio.open_nursery() as nursery:
                     nursery.start_soon(_cancel_after_removal, stopped, nursery.cancel_scope)
-                await self._wait_until_gone(records, late_seconds)
-                nursery.cancel_scope.cancel()
-            await trio.sleep(settle_seconds)
+                    await gone.wait()
+                    nursery.cancel_scope.cancel()
+            self._progress = self._progress.after_stop(trio.current_time())
+            self._watch.look_now()
+
+        async def await_end() -> None:
+            late_seconds = RESUMED_LATE_SECONDS if is_resumed else DISKS_LATE_SECONDS
+            await self._wait_until_gone(records, late_seconds)
+            gone.set()
+            await trio.sleep(LAYERS_SECONDS)
             self._progress = self._progress.after_end(trio.current_time())
             self._watch.look_now()
 
-        self._progress = self._progress.while_ending()
-        self._tasks.start(wait)
+        has_time = any(each.grace_seconds > IMMEDIATE_GRACE_SECONDS for each in records)
+        self._progress = self._progress.while_ending(has_time=has_time)
+        self._tasks.start(await_stop)
+        self._tasks.start(await_end)
 
     def _await_ends_for_own_limits(
         self, records: Sequence[EvictionRecord], late_seconds: float
@@ -337,24 +360,37 @@ class EvictionManager:
         self._progress = self._progress.while_ending_for_own_limits()
         self._tasks.start(wait)
 
+    @contextmanager
+    def _within_grace(
+        self, records: Sequence[EvictionRecord], late_seconds: float
+    ) -> Iterator[None]:
+        """Leave the block so long after the grace of these pods, which may become shorter."""
+        longest = max(each.grace_seconds for each in records)
+        with trio.move_on_after(longest + late_seconds) as scope:
+            self._waits[scope] = late_seconds
+            try:
+                yield
+            finally:
+                del self._waits[scope]
+
     async def _wait_until_gone(
         self, records: Sequence[EvictionRecord], late_seconds: float
     ) -> None:
         """Wait until the pods have gone, but not longer than their grace and `late_seconds`."""
-        longest = max(each.grace_seconds for each in records) + late_seconds
-        latest = trio.current_time() + longest
-        with trio.move_on_at(latest):
+        left = {each.uid: each for each in records}
+        with self._within_grace(records, late_seconds):
             await self._pods.all_known.wait()
-        for each in records:
-            gone = self._gone[each.uid] = trio.Event()
-            try:
-                with trio.move_on_at(latest) as scope:
-                    if not self._pods.is_gone(each.uid):
+            for uid in tuple(left):
+                gone = self._gone[uid] = trio.Event()
+                try:
+                    if not self._pods.is_gone(uid):
                         await gone.wait()
-            finally:
-                self._gone.pop(each.uid, None)
-            if scope.cancelled_caught:
-                log.warning("evicted pod is still there", pod=f"{each.namespace}/{each.name}")
+                finally:
+                    self._gone.pop(uid, None)
+                del left[uid]
+        for uid, each in left.items():
+            if not self._pods.is_gone(uid):
+                log.warning("evicted pod is still there", pod=each.key)
 
     def _is_over(self, uid: str) -> bool:
         """True if nothing of a pod has to go any more, and nobody has to be told why it went."""

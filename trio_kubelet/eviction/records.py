@@ -7,7 +7,7 @@ has it no more; those of the last evictions are kept for people who ask why.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,11 @@ class EvictionRecord:
     grace_seconds: int
     annotations: Mapping[str, str] = field(factory=dict)
     is_open: bool = True
+
+    @property
+    def key(self) -> str:
+        """`namespace/name` of the pod."""
+        return f"{self.namespace}/{self.name}"
 
     @property
     def ending(self) -> Ending:
@@ -169,6 +174,20 @@ class EvictionRecords:
         """
         self._records = (*self._records, *records)
         await self._save()
+
+    async def shorten(self, grace_seconds: int) -> Sequence[EvictionRecord]:
+        """Leave the pods that are being evicted no more grace; return those that had more."""
+        longer = {
+            each.uid: evolve(each, grace_seconds=grace_seconds)
+            for each in self._records
+            if each.is_open and each.grace_seconds > grace_seconds
+        }
+        if longer:
+            self._records = tuple(
+                longer.get(each.uid, each) if each.is_open else each for each in self._records
+            )
+            await self._save()
+        return tuple(longer.values())
 
     async def close(self, is_over: Callable[[str], bool]) -> None:
         """Close the records of pods that are gone, as far as anybody has to know."""

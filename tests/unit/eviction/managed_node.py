@@ -46,6 +46,8 @@ class Node:
     reclaim_gives: int = 0
     reclaim_hangs: bool = False
     ends_after: float = 1.0
+    takes_its_time: bool = False
+    """Pods take all the grace that they are given."""
     removal_hangs: bool = False
     any_ended: trio.Event = field(factory=trio.Event)
     records: EvictionRecords = field(init=False)
@@ -69,10 +71,13 @@ class Node:
         """Begin to end a pod."""
         self.ended.append((trio.current_time(), uid, ending))
         self.any_ended.set()
-        self.nursery.start_soon(self._finish, uid, stopped)
+        grace = ending.grace_seconds or 0
+        self.nursery.start_soon(
+            self._finish, uid, stopped, grace if self.takes_its_time else self.ends_after
+        )
 
-    async def _finish(self, uid: str, stopped: trio.Event) -> None:
-        await trio.sleep(self.ends_after)
+    async def _finish(self, uid: str, stopped: trio.Event, seconds: float) -> None:
+        await trio.sleep(seconds)
         self.memory.pop(uid, None)
         self.measure()
         stopped.set()

@@ -54,6 +54,8 @@ def step(decision: EvictionStep) -> str:
     """A decision in a few words."""
     if decision.victim is not None:
         return f"evict {decision.victim.pod.metadata.name}"
+    if decision.hasten:
+        return "hasten"
     if decision.reclaim:
         return "reclaim " + ", ".join(decision.reclaim)
     if decision.needs is not None:
@@ -138,7 +140,9 @@ def test_of_several_signals_memory_comes_first_then_process_ids(
 
 
 ENDING = NEVER.while_ending()
+SLOW = NEVER.while_ending(has_time=True)
 RECLAIMING = NEVER.while_reclaiming()
+RECLAIMED = NEVER.after_reclaim(Signal.NODE_DISK, 9)
 OWN_LIMITS = NEVER.while_ending_for_own_limits()
 
 
@@ -149,19 +153,34 @@ OWN_LIMITS = NEVER.while_ending_for_own_limits()
         (Signal.MEMORY, Progress(settled_at=100), "evict memory"),
         (Signal.MEMORY, Progress(settled_at=100.1), "nothing"),
         (Signal.MEMORY, ENDING, "nothing"),
-        (Signal.MEMORY, ENDING.after_end(99), "evict memory"),
-        (Signal.MEMORY, ENDING.after_end(101), "nothing"),
+        (Signal.MEMORY, ENDING.after_stop(99), "evict memory"),
+        (Signal.MEMORY, ENDING.after_stop(101), "nothing"),
+        (Signal.PIDS, ENDING.after_end(99), "nothing"),
+        (Signal.NODE_DISK, ENDING.after_stop(99), "nothing"),
+        (Signal.NODE_DISK, ENDING.after_stop(90).after_end(99), BOTH),
+        (Signal.NODE_DISK, ENDING.after_stop(90).after_end(101), "nothing"),
+        (Signal.MEMORY, ENDING.while_ending().after_stop(99), "nothing"),
+        (Signal.NODE_DISK, ENDING.while_ending().after_end(99), "nothing"),
+        (Signal.MEMORY, SLOW, "hasten"),
+        (Signal.NODE_DISK, SLOW, "hasten"),
+        (Signal.MEMORY, SLOW.hastened(), "nothing"),
+        (Signal.MEMORY, SLOW.after_stop(99), "evict memory"),
+        (Signal.MEMORY, SLOW.while_ending().after_stop(99), "hasten"),
         (Signal.MEMORY, RECLAIMING, "evict memory"),
         (Signal.PIDS, RECLAIMING, "evict tasks"),
         (Signal.NODE_DISK, RECLAIMING, "nothing"),
         (Signal.NODE_DISK, RECLAIMING.after_reclaim(Signal.NODE_DISK, 99), "evict disk"),
         (Signal.NODE_DISK, RECLAIMING.after_reclaim(Signal.NODE_DISK, 101), "nothing"),
         (Signal.NODE_DISK, RECLAIMING.after_reclaim(Signal.IMAGE_DISK, 99), BOTH),
-        (Signal.NODE_DISK, Progress(reclaimed=Signal.NODE_DISK).without_victim(99), BOTH),
-        (Signal.MEMORY, NEVER.without_victim(100.1), "nothing"),
-        (Signal.NODE_DISK, Progress(reclaimed=Signal.NODE_DISK).while_ending().after_end(9), BOTH),
+        (
+            Signal.NODE_DISK,
+            Progress(reclaimed=Signal.NODE_DISK).without_victim(Signal.NODE_DISK, 99),
+            BOTH,
+        ),
+        (Signal.MEMORY, NEVER.without_victim(Signal.MEMORY, 100.1), "nothing"),
+        (Signal.NODE_DISK, RECLAIMED.while_ending().after_end(9), BOTH),
         (Signal.NODE_DISK, ENDING.after_reclaim(Signal.NODE_DISK, 99), "nothing"),
-        (Signal.MEMORY, RECLAIMING.while_ending().after_end(99), "evict memory"),
+        (Signal.MEMORY, RECLAIMING.while_ending().after_stop(99), "evict memory"),
         (Signal.NODE_DISK, RECLAIMING.while_ending().after_end(99), "nothing"),
         (Signal.MEMORY, OWN_LIMITS, "evict memory"),
         (Signal.PIDS, OWN_LIMITS, "evict tasks"),

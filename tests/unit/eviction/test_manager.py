@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from state_machines.pod_ending import Ending
 from tests.unit.eviction.candidates import MI, pod
 from tests.unit.eviction.managed_node import HARD, running, settled
+from trio_kubelet.config.eviction import ThresholdValue
 from trio_kubelet.eviction.decision import Victim
 from trio_kubelet.eviction.manager import (
     DISKS_LATE_SECONDS,
@@ -186,6 +187,64 @@ async def test_a_soft_threshold_gives_pods_their_grace(
         await settled(60)
     ((_, _, ending),) = node.ended
     assert ending.grace_seconds == 7
+
+
+async def test_a_hard_threshold_leaves_a_pod_that_goes_for_a_soft_one_no_more_time(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    soft = evolve(HARD[0], value=ThresholdValue.parse("300Mi"), is_hard=False, grace_seconds=5)
+    async with running(tmp_path, thresholds=(*HARD, soft)) as node:
+        node.takes_its_time = True
+        node.add("a", 750, terminationGracePeriodSeconds=20)
+        await node.any_ended.wait()
+        await trio.sleep(3)
+        node.add("b", 200)
+        node.watch.look_now()
+        await settled(30)
+        (record,) = node.records
+    assert [(uid, ending.grace_seconds) for _, uid, ending in node.ended] == [("a", 20), ("a", 1)]
+    assert node.ended[1][0] - node.ended[0][0] < 4
+    assert record.grace_seconds == 1
+
+
+async def test_memory_does_not_wait_for_the_files_of_a_pod_that_went_for_a_disk(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.removal_hangs = True
+        node.add("a", 10)
+        node.add("b", 20)
+        node.machine.disk = 950
+        await node.any_ended.wait()
+        node.add("c", 940)
+        await settled(DISKS_LATE_SECONDS / 2)
+    assert node.victims == ["b", "c"]
+    assert node.ended[1][0] - node.ended[0][0] < REMOVAL_SECONDS + 5
+
+
+async def test_a_disk_waits_for_the_files_of_a_pod_that_went_for_memory(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.removal_hangs = True
+        node.add("a", 10)
+        node.add("b", 960)
+        await node.any_ended.wait()
+        node.machine.disk = 950
+        await settled(DISKS_LATE_SECONDS - 10)
+        assert node.victims == ["b"]
+        await settled(40)
+    assert node.victims == ["b", "a"]
+
+
+async def test_a_disk_is_cleared_though_no_pod_can_go_for_memory(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.machine.seconds_of_cgroups = 1
+        node.machine.memory, node.machine.disk = 950, 950
+        await settled(30)
+    assert node.reclaimed
 
 
 async def test_pods_that_break_their_own_limits_go_though_the_node_has_enough(
