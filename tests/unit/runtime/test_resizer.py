@@ -233,6 +233,23 @@ async def test_a_runtime_may_refuse_the_pods_sums_before_anything_is_changed(
         assert (told.memory_limit_in_bytes, told.cpu_quota) == (128 * MIB, 200_000)
 
 
+async def test_no_container_restarts_for_what_the_runtime_refuses(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    larger = asking("128Mi", restarts=True)
+    refusal = CallFault(error=RpcError(Code.UNKNOWN, "a plugin says no"))
+    async with node(tmp_path) as at:
+        await admitted(at, asking(restarts=True))
+        before = running(at)
+        for _ in range(2):  # Before anything stops, and when the rest is resized.
+            at.faults.add("UpdatePodSandboxResources", refusal)
+        assert await resized(at, larger) == "a plugin says no"
+        assert running(at) is before
+        while (await at.sync(larger)).failed:
+            pass
+        assert (limits(at)[0], restarts_of(at)) == (128, 1)
+
+
 async def test_cpu_is_changed_and_recorded_though_the_runtime_refuses_the_memory(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

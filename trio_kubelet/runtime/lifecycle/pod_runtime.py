@@ -273,9 +273,9 @@ class PodContainers:
         allocations, resize = self._parts.allocations, None
         if not allocations.is_actuated(self._uid):
             resize = plan_resize(pod, allocations.actuated_pod(pod), seen)
-            # No container stops for an allocation that is not on the disk; the resizer tells why.
-            if resize is not None and not await allocations.keep():
-                resize = resize.without_restarts
+            if resize is not None:
+                resizer, sandbox = self._parts.resizer, seen.ready_sandbox
+                resize = await resizer.without_vain_restarts(pod, resize, sandbox)
         return PlanContext(
             now_ns=self._parts.clock.now_ns(),
             containers=self._table.records,

@@ -69,6 +69,19 @@ class PodResizer:
         if problems:
             raise ResizeError(aggregated(problems))
 
+    async def without_vain_restarts(
+        self, pod: Pod, plan: ResizePlan, sandbox: ObservedSandbox | None
+    ) -> ResizePlan:
+        """Return the plan, by which no container stops for what `resize` would refuse.
+
+        That is an allocation that is not on the disk, or that the runtime does not want.
+        """
+        if not await self._allocations.keep():
+            return plan.without_restarts
+        if plan.restart and await self._refusal(pod, sandbox):
+            return plan.without_restarts
+        return plan
+
     async def expect_start(self, pod: Pod, name: str) -> None:
         """Record that a container is made with what the pod is allocated.
 
@@ -98,7 +111,7 @@ class PodResizer:
         return problems
 
     async def _refusal(self, pod: Pod, sandbox: ObservedSandbox | None) -> str:
-        """Tell the runtime of the pod's resources; return why it refuses them, or ""."""
+        """Tell the runtime of the pod's new sums; return why it refuses them, or ""."""
         if sandbox is None:
             return ""
         resources, overhead = sandbox_resources(pod, self._node), sandbox_overhead(pod, self._node)
