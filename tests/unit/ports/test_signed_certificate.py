@@ -60,8 +60,8 @@ async def test_a_certificate_that_the_disk_does_not_take_is_shown_and_then_follo
     signed = SignedPair(store.current_path, lambda: unwritten)
     async with node.serving(node.configuration(), signed=signed):
         assert await shown_serial(node.port) == serials[0]
-        unwritten = b""
         store.take_over(pairs[1], datetime(2026, 1, 1, tzinfo=UTC))
+        unwritten = b""  # Not before: a thread may read at any moment.
         while await shown_serial(node.port) != serials[1]:
             pass
 
