@@ -41,6 +41,11 @@ class Client:
         """The client's certificates; to be asked for once a request has arrived."""
         return shown_certificate(self.stream) if isinstance(self.stream, TlsStream) else None
 
+    @property
+    def has_ended(self) -> bool:
+        """True if it is known to send nothing more."""
+        return self._ended
+
     async def greet(self, seconds: float) -> None:
         """Make the handshake where there is TLS. Raises ClientGoneError."""
         if isinstance(self.stream, TlsStream):

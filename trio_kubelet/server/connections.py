@@ -121,6 +121,11 @@ class Place:
         """Count the request as one that lasts, for its owner. Raises TooManyLastingError."""
         self._table.start_lasting(self)
 
+    @property
+    def lasts(self) -> bool:
+        """True while a request is answered that lasts."""
+        return self._table.has_lasting(self)
+
     async def turn(self) -> None:
         """Wait for the turn of this connection, before its next piece is worked on.
 
@@ -217,6 +222,10 @@ class ConnectionTable:
             self.stop_lasting(newest)
             newest.make_room()
         self._lasting[place] = owner
+
+    def has_lasting(self, place: Place) -> bool:
+        """True if a request of this place is one that lasts."""
+        return place in self._lasting
 
     def stop_lasting(self, place: Place) -> None:
         """Count the request of this connection no more."""

@@ -95,8 +95,10 @@ class Exchange:
             work.cancel()
             return
         await self._streaming.wait()
-        self._client.place.gone = True
-        work.cancel()
+        # One that has ended (`nc -N`) may wait for an answer that ends by itself.
+        if self._client.place.lasts or not self._client.has_ended:
+            self._client.place.gone = True
+            work.cancel()
 
     async def _answer(self, handler: Handler) -> bool:
         try:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 import structlog
 import trio
+import trio.testing
 
 from tests.unit.server.serving import (
     client,
@@ -128,6 +129,40 @@ async def test_an_http_1_0_client_sees_it_by_a_reset() -> None:
         async with serving(streaming(broken)) as port:
             with pytest.raises(trio.BrokenResourceError):
                 await everything(await connect(port, b"GET / HTTP/1.0\r\n\r\n"))
+
+
+async def test_a_client_that_sends_nothing_more_has_the_whole_of_an_answer_that_ends() -> None:
+    async def slow() -> AsyncGenerator[bytes, None]:
+        async for piece in three():
+            await trio.testing.wait_all_tasks_blocked()
+            yield piece
+
+    async with serving(streaming(slow)) as port:
+        stream = await connect(port, b"GET / HTTP/1.0\r\n\r\n")
+        await stream.send_eof()
+        assert (await everything(stream)).endswith(b"one two three")
+
+
+async def test_a_client_that_sends_nothing_more_has_gone_from_an_answer_that_lasts() -> None:
+    begun, closed = trio.Event(), trio.Event()
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        try:
+            begun.set()
+            yield b"first"
+            await trio.sleep_forever()
+        finally:
+            closed.set()
+
+    async def answer(request: Request) -> Response:
+        request.will_last()
+        return Response(body=pieces())
+
+    async with serving(answer) as port, await connect(port, b"GET / HTTP/1.0\r\n\r\n") as stream:
+        await begun.wait()
+        await stream.send_eof()
+        with trio.fail_after(60):
+            await closed.wait()
 
 
 @pytest.mark.parametrize(
