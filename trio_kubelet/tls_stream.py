@@ -41,9 +41,9 @@ class TooManyRecordsError(ssl.SSLError):
 
 @define
 class Records:
-    """What has come and is to be decrypted; TLS has the beginning of a record that lacks `_lacks`.
+    """Bytes that have come and are to be decrypted, cut into records; TLS lacks `_lacks` of one.
 
-    What is no TLS is cut anywhere, and means nothing.
+    Bytes that are no TLS are cut anywhere, and mean nothing.
     """
 
     _data: bytes = b""

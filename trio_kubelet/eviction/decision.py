@@ -111,7 +111,7 @@ class Progress:
         )
 
     def after_end(self, at: float) -> "Progress":
-        """What it had on the disk is gone, too."""
+        """All of a pod is gone from the disk, too."""
         disks_settled_at = max(self.disks_settled_at, at)
         return evolve(
             self, removing=self.removing - 1, disks_settled_at=disks_settled_at, reclaimed=None

@@ -197,7 +197,7 @@ class _Pod(Protocol):
 
 
 _Waits = dict[trio.Event, object]
-"""What is set when those that wait are served, in their order, with what will hold the slot."""
+"""Events that tell waiting tasks of their slot, in their order, each with the slot's holder."""
 
 
 class Share:
