@@ -147,7 +147,7 @@ async def test_deleting_stops_at_a_mount_that_appears_while_it_goes_on(
     path = Path((await volumes.prepare(pod_with(DISK)))["disk"].host_path)
     (path / "inner").mkdir()
     mount(str(precious), path / "inner", flags=MS_BIND)
-    monkeypatch.setattr("trio_kubelet.volumes.volumes.mount_points", lambda pod: ())
+    monkeypatch.setattr("trio_kubelet.volumes.unmounting.mount_points", lambda pod: ())
     with pytest.raises(OSError, match="cross-device"):
         await volumes.remove_pod("u1")
     assert (precious / "data").exists()

@@ -12,6 +12,7 @@ _ESCAPE = re.compile(rb"\\([0-7]{3})")
 _LEAST_FIELDS = 6
 """Before the dash: numbers of mount and parent, device, root, path, options."""
 _DELETED = b"//deleted"
+_SHARED = b"shared:"
 _ESCAPED = (b" ", b"\t", b"\n", b"\\", b"#")
 """The characters that the kernel writes as numbers."""
 
@@ -22,7 +23,8 @@ class MountPoint:
 
     `root` is which part of the file system is mounted (a folder of it for a bind mount);
     `device` is `major:minor`. A later mount on the same path hides the earlier. What is mounted
-    below a shared mount shows up in its copies in other mount namespaces.
+    or unmounted below a shared mount is so below its peers, too: other mounts of the same
+    `peer_group`, here and in other mount namespaces. 0: it is not shared.
     """
 
     path: Path
@@ -32,7 +34,12 @@ class MountPoint:
     device: str = ""
     options: tuple[str, ...] = ()
     super_options: tuple[str, ...] = ()
-    is_shared: bool = False
+    peer_group: int = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """True if it may have peers."""
+        return self.peer_group != 0
 
 
 def parse_mountinfo(text: bytes) -> tuple[MountPoint, ...]:
@@ -111,8 +118,13 @@ def _mount_point(line: bytes) -> MountPoint | None:
         fs_type=_text(fs_type),
         source=_text(source),
         super_options=tuple(_text(super_options).split(",")),
-        is_shared=any(each.startswith(b"shared:") for each in propagation),
+        peer_group=_peer_group(propagation),
     )
+
+
+def _peer_group(propagation: Iterable[bytes]) -> int:
+    numbers = (each.removeprefix(_SHARED) for each in propagation if each.startswith(_SHARED))
+    return next((int(each) for each in numbers if each.isdigit()), 0)
 
 
 def _text(field: bytes) -> str:

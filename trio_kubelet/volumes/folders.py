@@ -32,6 +32,11 @@ class PodFolders:
         """`<root>/pods`."""
         return self.root / _PODS
 
+    @property
+    def plugins(self) -> Path:
+        """`<root>/plugins`, where volumes are staged for all their pods."""
+        return self.root / "plugins"
+
     def pod(self, uid: str) -> Path:
         """Return `pods/<uid>`; raises ValueError for a UID that is no plain file name."""
         if not uid or uid in (".", "..") or "/" in uid or "\0" in uid:

@@ -13,7 +13,6 @@ the volume, and the very file that was found is bound to a place under `volume-s
 runtime mounts that, and nothing can be swapped in between.
 """
 
-import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,7 +24,6 @@ from attrs import evolve, field, frozen
 
 from trio_kubelet.errors import without_frames
 from trio_kubelet.k8s import Pod, Volume
-from trio_kubelet.kernel.mountinfo import mount_points, mounts_at_or_below
 from trio_kubelet.tasks.concurrency import Work, run_all, run_all_for_each, run_for_each
 from trio_kubelet.tasks.fair_limiter import ALL_PODS, Share
 from trio_kubelet.volumes.configuration import KINDS
@@ -37,7 +35,6 @@ from trio_kubelet.volumes.disk_volume import DiskVolumes
 from trio_kubelet.volumes.empty_dir import EmptyDir
 from trio_kubelet.volumes.flex_volume import FlexVolumes
 from trio_kubelet.volumes.folders import PodFolders, plugin_folder
-from trio_kubelet.volumes.mount import unmount
 from trio_kubelet.volumes.nfs import NFSVolume
 from trio_kubelet.volumes.operations import VolumeOperations
 from trio_kubelet.volumes.plugin import (
@@ -55,12 +52,11 @@ from trio_kubelet.volumes.resolved import ResolvedVolume, UnresolvedVolumeError
 from trio_kubelet.volumes.resolver import VolumeResolver
 from trio_kubelet.volumes.safe_open import remove_in_pieces, remove_tree
 from trio_kubelet.volumes.sub_paths import bind_sub_path
+from trio_kubelet.volumes.unmounting import unmount_below
 
 log = structlog.get_logger("volumes")
 
 T = TypeVar("T")
-
-_NOT_MOUNTED = frozenset({errno.EINVAL, errno.ENOENT})
 
 EPHEMERAL_PLUGINS = (EmptyDir.name, *(kind.name for kind in KINDS.values()))
 """The plugins whose files are the pod's own: they count as its use of the node's disk, and are
@@ -193,7 +189,7 @@ class Volumes:
 
         Drivers do not wait for each other; nobody else takes away what one of them has left.
         """
-        await threads.run_sync(partial(_unmount_below, self._folders.sub_paths(pod_uid)))
+        await threads.run_sync(partial(self._unmount_below, self._folders.sub_paths(pod_uid)))
         drivers: list[Work] = []
         if self._csi is not None:
             drivers.append(partial(self._unpublish, self._csi, pod_uid, threads))
@@ -202,7 +198,7 @@ class Volumes:
         if self._nfs is not None:
             drivers.append(partial(self._nfs.unmount, pod_uid, threads))
         await run_all(*drivers)
-        await threads.run_sync(partial(_unmount_below, self._folders.pod(pod_uid)))
+        await threads.run_sync(partial(self._unmount_below, self._folders.pod(pod_uid)))
         await threads.run_sync(partial(unmap_devices, self._folders, pod_uid))
         for disks in self._disks:
             await disks.forget(pod_uid, threads)
@@ -217,7 +213,7 @@ class Volumes:
         async def remove(folder: Path) -> None:
             if folder.parent.name in _EPHEMERAL_FOLDERS:
                 for each in (sub_paths / folder.name, folder):
-                    await threads.run_sync(partial(_unmount_below, each))
+                    await threads.run_sync(partial(self._unmount_below, each))
                 await self._tear_down_one(pod_uid, threads, folder)
 
         folders = await threads.run_sync(partial(self._volume_folders, pod_uid))
@@ -268,6 +264,9 @@ class Volumes:
 
         await run_all_for_each(places, unpublish, VOLUMES_AT_ONCE)
 
+    def _unmount_below(self, folder: Path) -> None:
+        unmount_below(folder, self._folders.plugins)
+
     def _volume_folders(self, pod_uid: str) -> tuple[Path, ...]:
         volumes = self._folders.volumes(pod_uid)
         return tuple(folder for plugin in _folders_in(volumes) for folder in _entries(plugin))
@@ -310,22 +309,6 @@ def _used_volumes(pod: Pod) -> frozenset[str]:
         used.update(mount.name for mount in container.volume_mounts)
         used.update(device.name for device in container.volume_devices)
     return frozenset(used)
-
-
-def _unmount_below(folder: Path) -> None:
-    """Unmount all at and below a folder, newest first. Raises VolumeBusy.
-
-    Only the folders above it may be symlinks: a symlink in its place leads to what others mounted.
-    """
-    real = folder.parent.resolve() / folder.name
-    for each in mounts_at_or_below(real, mount_points(real)):
-        try:
-            unmount(each.path)
-        except OSError as error:
-            if error.errno in _NOT_MOUNTED:
-                continue
-            raise VolumeBusy(each.path, error.strerror or str(error)) from error
-        log.debug("volume unmounted", path=str(each.path))
 
 
 def _remove_volume(folder: Path) -> None:
