@@ -75,6 +75,7 @@ class SimulatedDriver:
         self._calm = trio.Event()
         self._effects_left = 0
         self._then: Callable[[], None] = lambda: None
+        self._boot = 0
 
     @property
     def is_in_use(self) -> bool:
@@ -82,7 +83,8 @@ class SimulatedDriver:
         return self.process.is_running
 
     def lose_power(self) -> None:
-        """End with the machine: nothing is mounted any more."""
+        """End with the machine: nothing is mounted any more, and no late call mounts it."""
+        self._boot += 1
         self._table.mounts.clear()
         self.process.lose_power()
 
@@ -214,13 +216,15 @@ class SimulatedDriver:
     async def _take_effect(self, trouble: CallTrouble, effect: Callable[[], None]) -> None:
         if trouble is CallTrouble.HANGS:
             await self._calm.wait()
+        boot = self._boot
         is_late = trouble is CallTrouble.OUTLIVES_CALLER
         longest = LONGEST_SLOW_CALL_SECONDS if is_late else LONGEST_CALL_SECONDS
         with trio.CancelScope(shield=is_late):
             await trio.sleep(self._chance.uniform(0, longest))
             if trouble is CallTrouble.FAILS:
                 raise RpcError(Code.INTERNAL, "something went wrong")
-            effect()
+            if boot == self._boot:
+                effect()
         if self._effects_left > 0:
             self._effects_left -= 1
             if self._effects_left == 0:
