@@ -10,7 +10,7 @@ from unittest.mock import patch
 from attrs import define, field, frozen
 
 from trio_kubelet.kernel import mountinfo
-from trio_kubelet.volumes import volumes
+from trio_kubelet.volumes import unmounting
 
 
 @frozen
@@ -34,7 +34,7 @@ class MountTable:
         """While this is held, the agent finds these mounts on its machine, and no others."""
         with ExitStack() as stack:
             stack.enter_context(patch.object(mountinfo, "_MOUNTINFO", self))
-            stack.enter_context(patch.object(volumes, "unmount", self.unmount))
+            stack.enter_context(patch.object(unmounting, "unmount", self.unmount))
             yield
 
     def read_bytes(self) -> bytes:
