@@ -6,7 +6,9 @@ of a pod, and one beside the place where a volume is staged for all its pods. It
 the last call was answered; for that there are marks (`doubt_marks.py`). Everything blocks.
 """
 
+import errno
 import hashlib
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -192,6 +194,8 @@ def read_record(folder: Path) -> VolumeRecord | None:
     keeps no agent from starting.
     """
     path = folder / RECORD
+    if folder.is_symlink():
+        raise RecordError(f"{folder} is a symbolic link, which was put in the place of a folder")
     try:
         with path.open("rb") as file:
             text = file.read(MAX_RECORD_BYTES)
@@ -267,11 +271,34 @@ def _readable_record(folder: Path) -> VolumeRecord | None:
         return None
 
 
-def remove_record(folder: Path) -> None:
-    """Remove the record and the place of the mount, which must be empty. Raises OSError."""
+def require_folder(target: Path) -> None:
+    """Raise OSError if a driver has put anything but a folder where it was to mount a volume.
+
+    Nothing is fine: there are drivers without mounts.
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISDIR(target.lstat().st_mode):
+            why = "the driver has put something there that is no folder"
+            raise OSError(errno.ENOTDIR, why, str(target))
+
+
+def remove_record(folder: Path, *, given_back: bool) -> None:
+    """Remove the record and the place of the mount, which must be empty. Raises OSError.
+
+    So it does for a record of a volume that was not given back, as a mount has hidden it until now.
+    What drivers have put there in the place of a folder has no data, unless it is a file with some.
+    """
+    if not given_back and (folder / RECORD).exists():
+        why = "something was mounted over it, so the driver has not been asked to unpublish it yet"
+        raise OSError(errno.EBUSY, why, str(folder))
     target = folder / TARGET
-    if target.is_dir():
-        target.rmdir()
+    with suppress(FileNotFoundError):
+        found = target.lstat()
+        is_folder = stat.S_ISDIR(found.st_mode)
+        if any(target.iterdir()) if is_folder else stat.S_ISREG(found.st_mode) and found.st_size:
+            why = "nothing is mounted there any more, but there are files; move them away"
+            raise OSError(errno.ENOTEMPTY, why, str(target))
+        target.rmdir() if is_folder else target.unlink()
     remove_whole(folder / RECORD)
 
 

@@ -41,6 +41,7 @@ from trio_kubelet.volumes.csi_records import (
     device_names,
     read_record,
     remove_record,
+    require_folder,
     require_own,
     stage_place,
     write_record,
@@ -95,7 +96,8 @@ class PublishedFolder:
         write_record(self.folder, record)
 
     def finish(self) -> None:
-        """Do nothing: containers mount the target."""
+        """Raise OSError if containers would mount another folder, or none."""
+        require_folder(self.target)
 
 
 @frozen
@@ -288,7 +290,9 @@ class CSIVolumes:
 
     async def tear_down(self, pod_uid: str, folder: Path, threads: Share) -> None:
         """Remove record and mark of a volume that was given back; raises OSError."""
-        await threads.run_sync(partial(remove_record, folder))
+        known = self._volumes.get((pod_uid, folder.name))
+        given_back = known is not None and known.walk.state is VolumeState.UNPUBLISHED
+        await threads.run_sync(partial(remove_record, folder, given_back=given_back))
         await threads.run_sync(partial(self._marks.remove, pod_uid, folder.name))
         self._volumes.pop((pod_uid, folder.name), None)
 
@@ -352,9 +356,9 @@ class CSIVolumes:
 
         async def publish() -> None:
             await driver.publish(publication)
+            await threads.run_sync(place.finish)
             if owned_here:
                 await self._ownership.give(pod, place.target, volume.spec_name)
-            await threads.run_sync(place.finish)
             if used is not None and expansion is not None:
                 await self._expansions.expand_new(used, expansion)
 

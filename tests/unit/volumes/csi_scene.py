@@ -146,10 +146,12 @@ class Scene:
         self.server.create(CSI_DRIVERS, CSIDriver(metadata=ObjectMeta(name=NAME), spec=spec))
 
     @asynccontextmanager
-    async def driver(self, **behaviour: Any) -> AsyncIterator[LabDriver]:
+    async def driver(
+        self, kind: type[LabDriver] = LabDriver, **behaviour: Any
+    ) -> AsyncIterator[LabDriver]:
         folder = self.root / "d"
         folder.mkdir(exist_ok=True)
-        driver = LabDriver(folder, Behaviour(**behaviour))
+        driver = kind(folder, Behaviour(**behaviour))
         async with trio.open_nursery() as nursery:
             await nursery.start(serve_driver, driver, None)
             plugin = Plugin(
