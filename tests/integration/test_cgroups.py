@@ -106,6 +106,25 @@ async def test_a_pods_cgroup_has_its_values(tree: CgroupTree, root: str, cgroups
     assert quota.split()[0] == "100000"
 
 
+async def test_a_cgroup_that_was_made_without_values_gets_them_and_keeps_a_resize(
+    tree: CgroupTree, root: str, cgroups: Cgroups
+) -> None:
+    path = f"{root}/kubepods/burstable/podb-1"
+    tree.create(path, CgroupConfig())  # The agent that made it was killed right after.
+
+    def limit() -> str:
+        return value(tree, path, "memory.limit_in_bytes", "memory.max")
+
+    await cgroups.ensure(BURSTABLE)
+    assert limit() == str(64 * MI)
+    tree.create(f"{path}/sandbox", CgroupConfig(memory_limit_bytes=32 * MI))
+    await cgroups.update(BURSTABLE, CgroupConfig(memory_limit_bytes=128 * MI))
+    configuration = KubeletConfiguration(cgroup_root=root)
+    restarted = Cgroups(tree, configuration, driver=CgroupDriver.CGROUPFS)
+    await restarted.ensure(BURSTABLE)
+    assert limit() == str(128 * MI)
+
+
 async def test_pods_are_listed_by_uid_whatever_their_class(cgroups: Cgroups) -> None:
     for pod in (BURSTABLE, BEST_EFFORT, GUARANTEED):
         await cgroups.ensure(pod)

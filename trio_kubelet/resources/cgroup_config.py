@@ -8,7 +8,7 @@ of the QoS classes and of all pods.
 import math
 from collections.abc import Iterable, Mapping
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.k8s import (
@@ -180,14 +180,24 @@ def part_of(config: CgroupConfig, resource: str) -> CgroupConfig:
     )
 
 
-def protection_alone(config: CgroupConfig) -> CgroupConfig:
-    """Return the protection of memory alone, with none where `config` leaves it alone.
+def with_protection(config: CgroupConfig) -> CgroupConfig:
+    """Return the values with no protection of memory where `config` leaves it alone.
 
     A cgroup may have one from when the configuration asked for it.
     """
-    return CgroupConfig(
-        memory_min_bytes=config.memory_min_bytes or 0, memory_low_bytes=config.memory_low_bytes or 0
+    return evolve(
+        config,
+        memory_min_bytes=config.memory_min_bytes or 0,
+        memory_low_bytes=config.memory_low_bytes or 0,
     )
+
+
+def protection_alone(config: CgroupConfig) -> CgroupConfig:
+    """Return the protection of memory alone, with none where `config` leaves it alone."""
+    protection = CgroupConfig(
+        memory_min_bytes=config.memory_min_bytes, memory_low_bytes=config.memory_low_bytes
+    )
+    return with_protection(protection)
 
 
 def hugepage_limits(

@@ -26,6 +26,7 @@ from trio_kubelet.resources.cgroup_config import (
     pod_cgroup_config,
     protection_alone,
     qos_cgroup_configs,
+    with_protection,
 )
 from trio_kubelet.resources.cgroup_limits import CgroupLimits, read_limits_v1, read_limits_v2
 from trio_kubelet.resources.cgroup_names import (
@@ -188,22 +189,27 @@ class Cgroups:
     async def ensure(self, pod: Pod) -> None:
         """Make the pod's cgroup with its values, if it is not there in every hierarchy.
 
-        One that is there keeps its values: they may have been resized since. Not one whose making
-        failed: it may be there with only some of them. Nor does one of an earlier agent keep a
-        protection of its memory that the configuration asks for no more.
+        One that holds containers keeps its values: they may have been resized since. One without,
+        found by an agent that has just been started, may be there with only some of them, if the
+        earlier one was killed while it made it; so may one whose making failed. None that is found
+        keeps a protection of its memory that the configuration asks for no more.
         """
         if not self._configuration.cgroups_per_qos:
             return
         name = pod_cgroup_name(pod, self._configuration.cgroup_root)
-        exists = await self._in_thread(partial(self._tree.exists, self._path(name)))
+        path = self._path(name)
+        exists = await self._in_thread(partial(self._tree.exists, path))
+        is_complete = exists and name not in self._unfinished
+        if is_complete and name not in self._ensured:
+            # A sandbox is made after the values are written.
+            is_complete = bool(await self._in_thread(partial(self._tree.children, path)))
         config = self.config(pod)
-        if exists and name not in self._unfinished:
-            if name not in self._ensured and self._tree.version != 1:
-                await self._update(name, protection_alone(config))
-        else:
+        if not is_complete:
             self._unfinished.add(name)
-            await self._create(name, config)
+            await self._create(name, with_protection(config) if exists else config)
             self._unfinished.discard(name)
+        elif name not in self._ensured and self._tree.version != 1:
+            await self._update(name, protection_alone(config))
         self._ensured.add(name)
 
     def config(self, pod: Pod) -> CgroupConfig:

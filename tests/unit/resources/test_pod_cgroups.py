@@ -8,7 +8,7 @@ from tests.unit.resources.fake_cgroups import FakeV2
 from tests.unit.resources.pods import container, pod
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.errors import PreparationError
-from trio_kubelet.resources import CgroupDriver, Cgroups
+from trio_kubelet.resources import CgroupDriver, Cgroups, CgroupTree
 from trio_kubelet.resources.cgroup_tree import FOLDERS_IN_A_PIECE
 from trio_kubelet.resources.pod_cgroups import MemoryLimitDecrease, PodCgroups
 
@@ -156,3 +156,64 @@ async def test_a_pod_with_cpus_of_its_own_has_no_quota(tmp_path: Path) -> None:
         )
         await PodCgroups(cgroups, tuple).ensure(owner)
         assert (tmp_path / f"kubepods/pod{uid}/cpu.max").read_text() == quota
+
+
+V1_VALUES = {
+    "memory/memory.limit_in_bytes": f"{64 << 20}",
+    "cpu/cpu.shares": "102",
+    "cpu/cpu.cfs_quota_us": "50000",
+    "pids/pids.max": "77",
+}
+V2_VALUES = {
+    "memory.max": f"{64 << 20}",
+    "cpu.weight": "17",
+    "cpu.max": "50000 100000",
+    "pids.max": "77",
+}
+
+
+def tree_with_pod(root: Path, version: int) -> CgroupTree:
+    """A tree in which the cgroup of a pod was made, and none of its values written."""
+    path = "kubepods/burstable/podu"
+    if version == 2:
+        return FakeV2(root, "cpu memory pids").tree
+    for each in ("cpu", "memory", "pids"):
+        (root / each / path).mkdir(parents=True)
+    return CgroupTree(
+        version=1, hierarchies={each: root / each for each in ("cpu", "memory", "pids")}
+    )
+
+
+def pod_values(root: Path, version: int) -> dict[str, str]:
+    """The values of that cgroup that were written, by hierarchy and file."""
+    path = "kubepods/burstable/podu"
+    if version == 2:
+        folder = root / path
+        return {name: (folder / name).read_text() for name in V2_VALUES if (folder / name).exists()}
+    files = {
+        name: root.joinpath(name.split("/")[0], path, name.split("/")[1]) for name in V1_VALUES
+    }
+    return {name: file.read_text() for name, file in files.items() if file.exists()}
+
+
+@pytest.mark.parametrize(("version", "values"), [(1, V1_VALUES), (2, V2_VALUES)])
+async def test_a_cgroup_that_a_killed_agent_had_only_made_gets_its_values(
+    tmp_path: Path, version: int, values: dict[str, str]
+) -> None:
+    tree = tree_with_pod(tmp_path, version)
+    configuration = KubeletConfiguration(pod_pids_limit=77)
+    cgroups = Cgroups(tree, configuration, driver=CgroupDriver.CGROUPFS)
+    await PodCgroups(cgroups, list).ensure(LIMITED)
+    assert pod_values(tmp_path, version) == values
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_cgroup_with_a_sandbox_keeps_the_values_that_it_was_resized_to(
+    tmp_path: Path, version: int
+) -> None:
+    tree = tree_with_pod(tmp_path, version)
+    for folder in tree.folders("/kubepods/burstable/podu"):
+        (folder / "sandbox").mkdir()
+    cgroups = Cgroups(tree, KubeletConfiguration(), driver=CgroupDriver.CGROUPFS)
+    await PodCgroups(cgroups, list).ensure(LIMITED)
+    assert pod_values(tmp_path, version) == {}

@@ -360,3 +360,20 @@ async def test_a_pods_slice_that_systemd_made_too_late_still_gets_all_its_values
             await cgroups.ensure(best_effort)
         assert len(fake.asked("StartTransientUnit")) == 2
     assert (folder / "cpu.weight").read_text() == "1"
+
+
+async def test_a_pods_slice_that_a_killed_agent_had_only_started_gets_all_its_values(
+    tmp_path: Path,
+) -> None:
+    parents = ("kubepods.slice", "kubepods.slice/kubepods-besteffort.slice")
+    path = f"{parents[-1]}/kubepods-besteffort-podu.slice"
+    tree = FakeV2(tmp_path, "cpu memory pids", (*parents, path)).tree
+    configuration = KubeletConfiguration(pod_pids_limit=77)
+    async with systemd(tmp_path) as (fake, slices):
+        cgroups = Cgroups(tree, configuration, driver=CgroupDriver.SYSTEMD, slices=slices)
+        await cgroups.ensure(pod(container(), uid="u"))
+        ((name, _mode, properties, _units),) = fake.asked("StartTransientUnit")
+    assert name == "kubepods-besteffort-podu.slice"
+    assert ("TasksMax", ("t", 77)) in properties
+    assert (tmp_path / path / "pids.max").read_text() == "77"
+    assert (tmp_path / path / "cpu.weight").read_text() == "1"
