@@ -74,6 +74,7 @@ STAGE: StateMachine[StageState, StageEvent, None] = StateMachine(
         Row(T.STAGING,   F.SUCCEEDED, T.STAGED,    "it can be published for pods"),
         Row(T.STAGING,   F.FAILED,    T.UNCERTAIN, "what the driver did is not known"),
 
+        Row(T.STAGED,    F.STAGE,     T.STAGING,   "its driver wanted no staging, and does now"),
         Row(T.STAGED,    F.UNSTAGE,   T.UNSTAGING, "the last pod that used it has given it back"),
 
         Row(T.UNCERTAIN, F.STAGE,     T.STAGING,   "the driver is asked again"),

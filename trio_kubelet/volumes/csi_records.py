@@ -2,8 +2,10 @@
 
 `vol_data.json` says which driver has a volume and what it calls it, in the Go kubelet's form and
 place, so that either takes over what the other has begun. There is one in the folder of each volume
-of a pod, and one beside the place where a volume is staged for all its pods. It cannot say whether
-the last call was answered; for that there are marks (`doubt_marks.py`). Everything blocks.
+of a pod, and one beside the place where a volume is staged for all its pods. The latter has a line
+of the agent's own, which the Go kubelet reads over: whether the driver is asked to stage the
+volume. A record cannot say whether the last call was answered; for that there are marks
+(`doubt_marks.py`). Everything blocks.
 """
 
 import errno
@@ -18,7 +20,7 @@ import structlog
 from attrs import frozen
 
 from trio_kubelet.csi.driver import is_driver_name
-from trio_kubelet.kernel.mountinfo import mount_points
+from trio_kubelet.kernel.mountinfo import is_mounted, mount_points
 from trio_kubelet.kernel.whole_files import remove_whole, write_whole
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, plugin_folder
 
@@ -34,6 +36,8 @@ MAX_RECORD_BYTES = 64 * 1024
 _STAGE = "globalmount"
 """The name of the stage beside its record."""
 _DEVICES = "volumeDevices"
+_NODE_STAGE = "trioKubeletNodeStage"
+_ASKED, _NOT_ASKED = "called", "unsupported"
 _PARTS_OF_STAGE = 5
 """The parts of a stage's path that name it: plugin (two), driver, digest, stage."""
 
@@ -62,12 +66,17 @@ class VolumeKey:
 
 @frozen(kw_only=True)
 class VolumeRecord:
-    """A volume of a pod as the driver knows it. `name` is the volume's in folders."""
+    """A volume of a pod as the driver knows it. `name` is the volume's in folders.
+
+    `is_driver_asked`, of a stage: the driver was to stage it, in whatever version it was then; None
+    where that is not known, as the Go kubelet has written the record.
+    """
 
     name: str
     key: VolumeKey
     node: str
     lifecycle_mode: str = EPHEMERAL
+    is_driver_asked: bool | None = None
 
 
 @frozen
@@ -153,28 +162,33 @@ def write_record(folder: Path, record: VolumeRecord) -> None:
     write_whole(folder / RECORD, orjson.dumps(told), folder_mode=FOLDER_MODE, durable=True)
 
 
-def write_stage_record(place: StagePlace, node: str) -> None:
+def write_stage_record(place: StagePlace, node: str, *, asks_driver: bool) -> None:
     """Write the record of a volume that is to be staged, as durably. Raises OSError.
 
+    A driver that was asked to stage it before stays so on record, although it is not asked now.
     Raises RecordError while a device of the same name, which was there before, is staged: the
     place of a device has its name alone.
     """
     key = place.key
     told = {"volumeHandle": key.handle, "driverName": key.driver}
+    found = stage_record(place)
     if place.device is not None:
         found = read_record(place.folder)
         require_own(place.folder, None if found is None else found.key, key)
         told = _named(place.device.name, key, node)
+    is_known = asks_driver or found is None or found.is_driver_asked is not None
+    if is_known:
+        is_asked = asks_driver or (found is not None and found.is_driver_asked)
+        told[_NODE_STAGE] = _ASKED if is_asked else _NOT_ASKED
     write_whole(place.folder / RECORD, orjson.dumps(told), folder_mode=FOLDER_MODE, durable=True)
 
 
-def is_own(place: StagePlace) -> bool:
-    """False if the place of a device is another volume's by now, which was made anew as this one.
+def stage_record(place: StagePlace) -> VolumeRecord | None:
+    """Return the record of a place; None if there is none that can be read.
 
-    Raises OSError.
+    It may be another volume's if the place is a device's: one that was made anew as this one.
     """
-    record = None if place.device is None else _readable_record(place.folder)
-    return record is None or record.key == place.key
+    return _readable_record(place.folder)
 
 
 def _named(name: str, key: VolumeKey, node: str) -> dict[str, str]:
@@ -217,6 +231,7 @@ def read_record(folder: Path) -> VolumeRecord | None:
         key=VolumeKey(told["driverName"], told["volumeHandle"]),
         node=str(told.get("nodeName", "")),
         lifecycle_mode=str(told.get("volumeLifecycleMode", "")),
+        is_driver_asked={_ASKED: True, _NOT_ASKED: False}.get(str(told.get(_NODE_STAGE))),
     )
 
 
@@ -311,6 +326,19 @@ def remove_stage(place: StagePlace) -> None:
     _remove_folders(place.path, *((device.published, device.users) if device else ()))
     remove_whole(place.folder / RECORD)
     _remove_folders(place.folder, *((place.folder.parent,) if device else ()))
+
+
+def discard_stage(place: StagePlace) -> None:
+    """Remove the record of a volume that nobody was asked to stage, and the empty folders.
+
+    Something that is mounted there is of an earlier agent, whose record was not readable, and
+    stays with its record for the next one. Raises OSError.
+    """
+    if is_mounted(place.path):
+        return
+    remove_whole(place.folder / RECORD)
+    with suppress(OSError):  # What is in the way was not made for the volume.
+        remove_stage(place)
 
 
 def remove_unrecorded_stages(root: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
+import structlog
 import trio
 from attrs import define, field, frozen
 
@@ -15,24 +16,26 @@ from trio_kubelet.csi import DriverClient
 from trio_kubelet.k8s import Pod
 from trio_kubelet.kernel.mountinfo import is_mounted
 from trio_kubelet.references import NoReferences, ObjectError, References
-from trio_kubelet.rpc import RpcError, rpc_words
+from trio_kubelet.rpc import Code, RpcError, rpc_words
 from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.volumes.csi_expansion import VolumeExpansions
 from trio_kubelet.volumes.csi_records import (
     RecordError,
     StagePlace,
-    is_own,
+    discard_stage,
     mounts_of_staged,
     recorded_stages,
     recorded_users,
     remove_stage,
     remove_unrecorded_stages,
     stage_place,
+    stage_record,
     write_stage_record,
 )
 from trio_kubelet.volumes.csi_republishing import Republications
 from trio_kubelet.volumes.csi_requests import (
     STAGES,
+    Capabilities,
     CSIParts,
     CSIRequests,
     NoDriverError,
@@ -42,7 +45,10 @@ from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders
 from trio_kubelet.volumes.operations import UNMAP_DEVICE, UNMOUNT_DEVICE
 from trio_kubelet.volumes.plugin import VolumeError
 from trio_kubelet.volumes.resolved import ResolvedVolume
-from trio_kubelet.volumes.staged_volumes import LeftStages, StagedVolumes, VolumeStage, Work
+from trio_kubelet.volumes.staged_volumes import StagedVolumes
+from trio_kubelet.volumes.volume_stage import LeftStages, VolumeStage, Work
+
+log = structlog.get_logger("volumes")
 
 _MOUNT_DEVICE, _MAP_DEVICE = "MountVolume.MountDevice", "MapVolume.SetUpDevice"
 
@@ -97,6 +103,10 @@ class CSIStage:
         """Return the call of the driver that undoes the stage; both raise VolumeError."""
         return await self._stages.begin_unstaging(self.place, threads)
 
+    async def discard(self, threads: Share) -> None:
+        """Remove the record of a volume that was not staged after all. Raises OSError."""
+        await self._stages.discard(self.place, threads)
+
 
 @define(eq=False)
 class CSIStages:
@@ -111,6 +121,8 @@ class CSIStages:
     republications: Republications = field(init=False)
     _contexts: dict[StagePlace, Mapping[str, str]] = field(init=False, factory=dict)
     """Of volumes that are staged, or are being staged."""
+    _unasked: set[StagePlace] = field(init=False, factory=set)
+    """Where a volume counts as staged, as its driver did not want to be asked."""
 
     def __attrs_post_init__(self) -> None:
         self.requests = CSIRequests(self.parts, self.objects)
@@ -152,6 +164,16 @@ class CSIStages:
             self._contexts[stage.place] = told
         return self._contexts[stage.place]
 
+    def staging_path(self, volume: ResolvedVolume, capabilities: Capabilities) -> str:
+        """Return where a driver finds a volume staged; "" if it has not staged it."""
+        place = self.stage(volume).place
+        is_staged = STAGES in capabilities and place not in self._unasked
+        return str(place.path) if is_staged else ""
+
+    def is_outdated(self, volume: ResolvedVolume, capabilities: Capabilities) -> bool:
+        """True if a driver has learned to stage volumes since one of its volumes came here."""
+        return STAGES in capabilities and self.stage(volume).place in self._unasked
+
     async def begin_staging(
         self, pod: Pod, volume: ResolvedVolume, stage: CSIStage, threads: Share
     ) -> Work:
@@ -161,13 +183,15 @@ class CSIStages:
         with _errors_of(name, step):
             driver = await self._driver(place, "attacher.MountDevice")
             capabilities = await driver.capabilities()
+            asks = STAGES in capabilities
             context = await self.publish_context(volume)
             try:
                 request = await self.requests.staging(
                     pod, volume, capabilities, context, place.path
                 )
                 # The record is first: without one nobody would remove the folder.
-                await threads.run_sync(partial(write_stage_record, place, self.parts.node))
+                write = partial(write_stage_record, place, self.parts.node, asks_driver=asks)
+                await threads.run_sync(write)
                 await threads.run_sync(partial(make_folders, place.path, FOLDER_MODE))
             except BaseException:
                 # It may be detached before the next try.
@@ -175,24 +199,31 @@ class CSIStages:
                 raise
 
         async def work() -> None:
-            with _errors_of(name, step):
-                if STAGES in capabilities:
+            if asks:
+                with _errors_of(name, step):
                     await driver.stage(request)
+                self._unasked.discard(place)
+            else:
+                self._unasked.add(place)
 
         return work
 
     async def begin_unstaging(self, place: StagePlace, threads: Share) -> Work:
         """Return the call of the driver that undoes the stage; both raise VolumeError.
 
-        Nothing is to be done where another volume is staged in its place meanwhile.
+        The driver is asked if it was asked to stage the volume, whatever it can do now. Nothing is
+        to be done where another volume is staged in its place meanwhile.
         """
         handle = place.key.handle
         with _errors_of(handle, "UnmountDevice"):
-            if not await threads.run_sync(partial(is_own, place)):
-                self._contexts.pop(place, None)
+            record = await threads.run_sync(partial(stage_record, place))
+            if place.device is not None and record is not None and record.key != place.key:
+                self._forget(place)
                 return trio.lowlevel.checkpoint
-            driver = await self._driver(place, "attacher.UnmountDevice")
-            capabilities = await driver.capabilities()
+            undo: Work = trio.lowlevel.checkpoint
+            if record is None or record.is_driver_asked is not False:
+                is_sure = record is not None and record.is_driver_asked is True
+                undo = await self._unstaging(place, threads, is_sure=is_sure)
             others = await threads.run_sync(partial(mounts_of_staged, place))
             if others:
                 shown = " ".join(map(str, others))
@@ -203,12 +234,50 @@ class CSIStages:
 
         async def work() -> None:
             with _errors_of(handle, "UnmountDevice"):
-                if STAGES in capabilities:
-                    await driver.unstage(handle, str(place.path))
+                await undo()
                 await threads.run_sync(partial(remove_stage, place))
-            self._contexts.pop(place, None)
+            self._forget(place)
 
         return work
+
+    async def discard(self, place: StagePlace, threads: Share) -> None:
+        """Remove the record of a volume that its driver was not asked for. Raises OSError."""
+        await threads.run_sync(partial(discard_stage, place))
+        self._forget(place)
+
+    async def _unstaging(self, place: StagePlace, threads: Share, *, is_sure: bool) -> Work:
+        """Return the call of a driver for a volume that it has staged; perhaps, if not `is_sure`.
+
+        It is asked in doubt if it stages volumes today, or something is mounted. Both raise
+        RpcError, NoDriverError, OSError.
+        """
+        driver = await self._driver(place, "attacher.UnmountDevice")
+        stages = STAGES in await driver.capabilities()
+        look = partial(is_mounted, place.path)
+        if not (is_sure or stages or await threads.run_sync(look)):
+            return trio.lowlevel.checkpoint
+
+        async def unstage() -> None:
+            try:
+                await driver.unstage(place.key.handle, str(place.path))
+            except RpcError as error:
+                if stages or error.code is not Code.UNIMPLEMENTED:
+                    raise
+                if await threads.run_sync(look):
+                    raise OSError(
+                        f"{driver.name} has staged the volume and cannot unstage volumes any more: "
+                        f"install a version that can, or unmount {place.path}"
+                    ) from error
+                log.warning(
+                    "driver cannot unstage a volume any more, and nothing is mounted",
+                    volume=place.key.unique_name,
+                )
+
+        return unstage
+
+    def _forget(self, place: StagePlace) -> None:
+        self._contexts.pop(place, None)
+        self._unasked.discard(place)
 
     async def _driver(self, place: StagePlace, step: str) -> DriverClient:
         try:
@@ -223,6 +292,9 @@ class CSIStages:
         for place in recorded_stages(self.folders.root):
             is_there = is_mounted(place.path) or bool(mounts_of_staged(place))
             stages[self.at(place)] = is_there
+            record = stage_record(place)
+            if record is not None and record.is_driver_asked is False:
+                self._unasked.add(place)
         remove_unrecorded_stages(self.folders.root)
         users = [(uid, self.at(place)) for uid, place in recorded_users(self.folders)]
         return LeftStages(stages, users)

@@ -48,7 +48,6 @@ from trio_kubelet.volumes.csi_records import (
 )
 from trio_kubelet.volumes.csi_republishing import Republications
 from trio_kubelet.volumes.csi_requests import (
-    STAGES,
     Capabilities,
     CSIParts,
     CSIRequests,
@@ -342,6 +341,8 @@ class CSIVolumes:
         driver = await self._driver(key.driver, volume.spec_name, "mounter.SetUpAt")
         spec = await self._requests.driver_settings(volume)
         capabilities = await driver.capabilities()
+        if volume.persistent is not None and self._stages.is_outdated(volume, capabilities):
+            await self._staged.renew(pod, volume, self._stages.stage(volume))
         publication = await self._publication(pod, volume, spec, capabilities, place.target)
         record = VolumeRecord(
             name=place.name,
@@ -441,9 +442,7 @@ class CSIVolumes:
             return told
         return evolve(
             told,
-            staging_path=str(self._stages.stage(volume).place.path)
-            if STAGES in capabilities
-            else "",
+            staging_path=self._stages.staging_path(volume, capabilities),
             publish_context=await self._stages.publish_context(volume),
         )
 

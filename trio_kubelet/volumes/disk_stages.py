@@ -23,7 +23,8 @@ from trio_kubelet.volumes.mount import unmount
 from trio_kubelet.volumes.operations import UNMAP_DEVICE, UNMOUNT_DEVICE
 from trio_kubelet.volumes.plugin import VolumeError
 from trio_kubelet.volumes.resolved import ResolvedVolume
-from trio_kubelet.volumes.staged_volumes import LeftStages, StagedVolumes, VolumeStage, Work
+from trio_kubelet.volumes.staged_volumes import StagedVolumes
+from trio_kubelet.volumes.volume_stage import LeftStages, VolumeStage, Work
 
 ATTACH, MOUNT_DEVICE = "MountVolume.WaitForAttach", "MountVolume.MountDevice"
 ATTACH_DEVICE = "MapVolume.WaitForAttach"
@@ -77,6 +78,10 @@ class DiskStage:
     async def begin_unstaging(self, threads: Share) -> Work:
         """Return the work that unmounts and detaches the disk; both raise VolumeError."""
         return await self._stages.begin_unstaging(self.disk, threads)
+
+    async def discard(self, threads: Share) -> None:
+        """Remove the record of a disk that was not attached after all. Raises OSError."""
+        await self._stages.discard(self.disk, threads)
 
 
 @define(eq=False)
@@ -172,6 +177,11 @@ class DiskStages:
                 self._known.remove(disk)
 
         return work
+
+    async def discard(self, disk: AttachedDisk, threads: Share) -> None:
+        """Remove the record of a disk that nobody has begun to attach. Raises OSError."""
+        await threads.run_sync(partial(self.records.remove, disk))
+        self._known.remove(disk)
 
     def _left(self) -> LeftStages:
         """Read off the disk which volumes there are, and who uses which. Blocks; raises OSError."""

@@ -14,11 +14,10 @@ A volume that some pods have as a folder and others as a device is staged for ea
 own, by a task of its own; for the controller it is one.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 import structlog
@@ -43,85 +42,26 @@ from trio_kubelet.volumes.resolved import (
     ResolvedVolume,
     UnattachedVolumeError,
 )
+from trio_kubelet.volumes.volume_stage import LeftStages, VolumeStage, Work
 
 log = structlog.get_logger("volumes")
-
-Work = Callable[[], Awaitable[None]]
-
-
-class VolumeStage(Protocol):
-    """A place at the node where a volume is staged; two of the same place are equal."""
-
-    @property
-    def unique_name(self) -> str:
-        """The volume in the Node's `volumesInUse` and `volumesAttached`."""
-        ...
-
-    @property
-    def mark(self) -> tuple[str, str]:
-        """The two parts of the name of the volume's mark."""
-        ...
-
-    @property
-    def place_name(self) -> str:
-        """The place. Different volumes have the same one, if one was made anew as the other."""
-        ...
-
-    @property
-    def unstaging_name(self) -> tuple[str, str]:
-        """Plugin and operation, as metrics tell of it when the volume is unstaged."""
-        ...
-
-    @property
-    def may_be_attachable(self) -> bool:
-        """False if it is known, before any pod needs the volume, that nobody attaches it."""
-        ...
-
-    async def is_attachable(self, volume: ResolvedVolume) -> bool:
-        """True if a controller attaches the volume to nodes. Raises VolumeError."""
-        ...
-
-    async def why_node_is_full(self) -> str:
-        """Return why the volume cannot be attached as the node has too many; "" if it may be."""
-        ...
-
-    async def begin_staging(self, pod: Pod, volume: ResolvedVolume, threads: Share) -> Work:
-        """Write the record, and return the work that stages the volume; both raise VolumeError.
-
-        Both take the pod's `threads`. The work may be done again, and cut off.
-        """
-        ...
-
-    async def begin_unstaging(self, threads: Share) -> Work:
-        """Return the work that undoes the stage and removes its record; both raise VolumeError."""
-        ...
-
-    def __hash__(self) -> int:
-        """Of the place."""
-        ...
-
-
-@frozen
-class LeftStages:
-    """The stages that an earlier agent has left on the disk, and which pods use which.
-
-    `stages` are True where it is sure that the volume is staged.
-    """
-
-    stages: Mapping[VolumeStage, bool]
-    users: Sequence[tuple[str, VolumeStage]]
-
 
 ATTACHED_SECONDS = 123.0
 """A pod waits so long for its volumes to be attached; then an event tells, and it waits again."""
 
 
 def next_step(
-    state: StageState, *, is_used: bool, is_needed: bool, is_attached: bool
+    state: StageState,
+    *,
+    is_used: bool,
+    is_needed: bool,
+    is_attached: bool,
+    is_outdated: bool = False,
 ) -> StageEvent | None:
     """Return what is to be done about a volume; None if there is something to wait for.
 
-    `is_used`: by a pod here; `is_needed`: by one for which it is not published.
+    `is_used`: by a pod here; `is_needed`: by one for which it is not published. `is_outdated`: it
+    is staged as its driver wanted that once, and not as it wants it now.
     """
     if not is_used:
         undone = {
@@ -130,7 +70,7 @@ def next_step(
             StageState.UNCERTAIN: StageEvent.UNSTAGE,
         }
         return undone.get(state)
-    if not is_needed or state is StageState.STAGED:
+    if not is_needed or (state is StageState.STAGED and not is_outdated):
         return None
     if is_attached:
         return StageEvent.STAGE
@@ -184,6 +124,10 @@ class _Volume:
     """Of the last pod that it was staged for: nobody else waits while it hangs."""
     attachable: bool | None = None
     """None until it is known."""
+    is_outdated: bool = False
+    """It is to be staged once more, though it is staged."""
+    has_record: bool = False
+    """Something of it may be on the disk since its staging was begun, whatever its state."""
     no_room: str = ""
     """Why it cannot be attached, if the node has too many volumes."""
     progress: trio.Event = field(factory=trio.Event)
@@ -197,6 +141,11 @@ class _Volume:
     def need(self) -> _Need | None:
         """The first pod for which it is to be staged."""
         return next((each for each in self.users.values() if each is not None), None)
+
+    @property
+    def is_over(self) -> bool:
+        """True if nobody needs it, and nobody was asked to stage it, or that is undone."""
+        return not self.users and self.walk.state is StageState.UNSTAGED
 
     def tell(self) -> None:
         progress, self.progress = self.progress, trio.Event()
@@ -272,7 +221,7 @@ class StagedVolumes:
         self.require_room(pod, volume, stage)
         tended = self._use(stage, pod.metadata.uid, _Need(pod, volume))
         with trio.move_on_after(ATTACHED_SECONDS):
-            while tended.walk.state is not StageState.STAGED:
+            while tended.walk.state is not StageState.STAGED or tended.is_outdated:
                 failure = tended.failure
                 if failure is not None and failure.retry_at > trio.current_time():
                     raise failure.tell(pod.metadata.uid)
@@ -281,6 +230,11 @@ class StagedVolumes:
                 await tended.progress.wait()
             return
         raise UnattachedVolumeError(volume.name, "context deadline exceeded")
+
+    async def renew(self, pod: Pod, volume: ResolvedVolume, stage: VolumeStage) -> None:
+        """Return when a volume is staged once more, as its driver wants it now; as `stage`."""
+        self._use(stage, pod.metadata.uid, _Need(pod, volume)).is_outdated = True
+        await self.stage(pod, volume, stage)
 
     def require_room(self, pod: Pod, volume: ResolvedVolume, stage: VolumeStage) -> None:
         """Raise VolumeError if the Node has no room for the name of a volume that is not here."""
@@ -358,15 +312,15 @@ class StagedVolumes:
     async def _tend(self, volume: _Volume) -> None:
         """Do what is to be done about a volume, until it is not here any more."""
         retries = Retries(RETRY)
-        while volume.users or volume.walk.state is not StageState.UNSTAGED:
+        while volume.has_record or not volume.is_over:
             volume.changed, volume.hurry = trio.Event(), trio.Event()
             try:
                 step = await self._next_step(volume)
-                if step is None:
+                if step is None and not volume.is_over:
                     await self._await_change(volume)
                     continue
                 volume.no_room = ""
-                await self._take(volume, step)
+                await (self._discard(volume) if step is None else self._take(volume, step))
             except VolumeError as error:
                 problem = error
             except OSError as error:  # Of the mark: the disk may be full.
@@ -420,6 +374,7 @@ class StagedVolumes:
             is_used=bool(volume.users),
             is_needed=volume.need is not None,
             is_attached=attached,
+            is_outdated=volume.is_outdated,
         )
 
     async def _is_attachable(self, volume: _Volume, needed: ResolvedVolume) -> bool:
@@ -443,12 +398,23 @@ class StagedVolumes:
                 with self.operations.measured(*volume.stage.unstaging_name):
                     work = await volume.stage.begin_unstaging(threads)
                     await self._do(volume, step, work, threads)
+                volume.has_record = False
             elif need is not None:
                 threads = self.staging.share_of(need.pod.metadata)
+                volume.has_record = True
                 work = await volume.stage.begin_staging(need.pod, need.volume, threads)
                 await self._do(volume, step, work, threads)
+                volume.is_outdated = False
                 for uid in volume.users:
                     self.on_ready.call(uid)
+
+    async def _discard(self, volume: _Volume) -> None:
+        """Remove what is left of a staging that failed before anybody was asked. Raises OSError."""
+        threads = self.unstaging.share(volume.namespace, volume.stage.unique_name)
+        async with volume.calls:
+            await volume.stage.discard(threads)
+            await threads.run_sync(partial(self._marks.remove, *volume.stage.mark))
+        volume.has_record = False
 
     async def _do(self, volume: _Volume, begins: StageEvent, work: Work, threads: Share) -> None:
         """Do what changes the volume, and walk its states. Raises VolumeError, OSError."""
