@@ -2,8 +2,9 @@
 
 Modules log with `structlog.get_logger()`, the sentence first, the facts as keywords. Text is for
 people: time, level, sentence, `key=value`. JSON has the keys that Kubernetes' programs share
-(`ts` in milliseconds, `v`, `logger`, `msg`, `err`). From `--v=4` on debug entries are written
-(`verbosity.py`). With `splitStream` only warnings and errors go to stderr, all others to stdout.
+(`ts` in milliseconds, `logger`, `caller`, `msg`, `v`, `err`) and `level`. From `--v=4` on debug
+entries are written (`verbosity.py`). With `splitStream` only warnings and errors go to stderr, all
+others to stdout.
 
 Writing never waits: what a full pipe does not take is kept (8 MiB at most) and tried again with
 the next entry, then dropped and counted. Values under telling names (`token`, `authorization`)
@@ -29,6 +30,7 @@ from attrs import frozen
 
 from trio_kubelet.telemetry.verbosity import (
     DEBUG_VERBOSITY,
+    calling_frame,
     drop_quiet_debug,
     set_verbosity,
     set_vmodule,
@@ -105,6 +107,7 @@ def configure_logging(settings: "Settings", write: Callable[[str], None] | None 
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             _add_frame,
+            *((_add_caller,) if is_json else ()),
             _spell_out_exception,
             _hide_secrets,
             _cut_long_values,
@@ -146,14 +149,16 @@ def render_text(entry: Mapping[str, Any]) -> str:
 
 
 def render_json(entry: Mapping[str, Any]) -> str:
-    """`{"ts":1769860800000.0,"level":"info","msg":"pod admitted","v":0,"pod":"default/web"}`."""
+    """`{"ts":1769860800000.0,"level":"info","caller":"sync/admission.py:7","msg":"admitted","v":0}`.
+
+    What varies follows, and an error has no `v`.
+    """
     level = entry["level"]
     line = {"ts": round(entry["timestamp"] * 1000, 3), "level": level}
+    line.update((key, entry[key]) for key in ("logger", "caller") if entry.get(key))
     line["msg"] = str(entry.get("event", ""))
     if level in ("debug", "info", "warning"):
         line["v"] = DEBUG_VERBOSITY if level == "debug" else 0
-    if entry.get("logger"):
-        line["logger"] = entry["logger"]
     line.update(
         ("err" if key == "error" else key, value)
         for key, value in entry.items()
@@ -275,7 +280,11 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         structlog.get_logger().log(
-            record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info
+            record.levelno,
+            record.getMessage(),
+            logger=record.name,
+            caller=_place(record.pathname, record.lineno),
+            exc_info=record.exc_info,
         )
 
 
@@ -288,13 +297,25 @@ def _lost(count: int) -> Entry:
     }
 
 
-_FRAME_KEYS = frozenset({"event", "level", "logger", "timestamp"})
+_FRAME_KEYS = frozenset({"caller", "event", "level", "logger", "timestamp"})
 
 
 def _add_frame(logger: Any, _name: str, entry: Entry) -> Entry:
     entry["timestamp"] = time.time()
     entry.setdefault("logger", logger.name)
     return entry
+
+
+def _add_caller(_logger: Any, _name: str, entry: Entry) -> Entry:
+    frame = calling_frame(sys._getframe(1))
+    if frame is not None:
+        entry.setdefault("caller", _place(frame.f_code.co_filename, frame.f_lineno))
+    return entry
+
+
+def _place(path: str, line: int) -> str:
+    """The folder of a file, its name and a line, as Kubernetes' programs name a caller."""
+    return f"{'/'.join(path.rsplit('/', 2)[-2:])}:{line}"
 
 
 def _spell_out_exception(_logger: Any, _name: str, entry: Entry) -> Entry:

@@ -62,19 +62,22 @@ def drop_quiet_debug(_logger: Any, name: str, entry: Mapping[str, Any]) -> Mappi
     """
     if name != "debug" or _in_force.everywhere >= DEBUG_VERBOSITY:
         return entry
-    if _is_verbose(_caller(sys._getframe(1))):
+    caller = calling_frame(sys._getframe(1))
+    if caller is not None and _is_verbose(_module(caller)):
         return entry
     raise structlog.DropEvent
 
 
-def _caller(frame: FrameType | None) -> str:
-    """The name of the module that logs: the first one above structlog."""
-    while frame is not None:
-        name: str = frame.f_globals.get("__name__", "")
-        if name.partition(".")[0] != _LOG_LIBRARY:
-            return name
+def calling_frame(frame: FrameType | None) -> FrameType | None:
+    """The frame that logs, seen from a processor: the first one above structlog."""
+    while frame is not None and _module(frame).partition(".")[0] == _LOG_LIBRARY:
         frame = frame.f_back
-    return ""
+    return frame
+
+
+def _module(frame: FrameType) -> str:
+    name: str = frame.f_globals.get("__name__", "")
+    return name
 
 
 @cache

@@ -4,6 +4,7 @@ import fcntl
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -93,13 +94,15 @@ def test_values_with_spaces_and_newlines_stay_one_word() -> None:
 def test_json_has_the_keys_of_klog() -> None:
     lines = configured(log_format="json")
     structlog.get_logger("sync").info("pod admitted", pod="ns/web", count=2)
+    here = sys._getframe().f_lineno - 1
     entry = json.loads(lines[0])
     assert entry.pop("ts") > 1.7e12
     assert entry == {
         "level": "info",
+        "logger": "sync",
+        "caller": f"telemetry/test_log.py:{here}",
         "msg": "pod admitted",
         "v": 0,
-        "logger": "sync",
         "pod": "ns/web",
         "count": 2,
     }
@@ -150,6 +153,13 @@ def test_warnings_of_libraries_come_along() -> None:
     (line,) = lines
     assert json.loads(line)["msg"] == "connection lost: reset"
     assert json.loads(line)["logger"] == "grpclib"
+    assert json.loads(line)["caller"].startswith("telemetry/test_log.py:"), "not who forwards it"
+
+
+def test_text_is_for_people_who_need_no_caller() -> None:
+    lines = configured()
+    logging.getLogger("grpclib").warning("connection lost")
+    assert "test_log.py" not in lines[0]
 
 
 def test_the_log_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
