@@ -7,6 +7,7 @@ until there is one. So the settings in force are those of the start with the new
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 
 import structlog
 from attrs import evolve
@@ -96,7 +97,10 @@ async def reload_on_hangup(
     live: LiveSettings,
     notifier: ServiceNotifier,
 ) -> None:
-    """Read the settings anew at each SIGHUP, for ever. `read` blocks."""
+    """Read the settings anew at each SIGHUP, for ever. `read` blocks.
+
+    Cancelled, a thread that still reads is left alone, and what it reads is not taken over.
+    """
     async for _ in hangups:
         notifier.reloading()
         try:
@@ -112,7 +116,10 @@ async def reload_on_hangup(
 
 
 async def _read_in_thread(read: Callable[[], Examination]) -> Examination:
-    """Read the settings, and tell of it where that takes long."""
+    """Read the settings, and tell of it where that takes long.
+
+    Cancelled, it leaves the thread alone: a file on a mount that is dead would hold up the end.
+    """
 
     def warn() -> None:
         log.warning(
@@ -121,7 +128,9 @@ async def _read_in_thread(read: Callable[[], Examination]) -> Examination:
             hint="see whether the disk or the server that has them answers",
         )
 
-    return await run_and_call_if_slow(lambda: run_in_thread(read), SLOW_SECONDS, warn)
+    return await run_and_call_if_slow(
+        partial(run_in_thread, read, abandon_on_cancel=True), SLOW_SECONDS, warn
+    )
 
 
 def reload(read: Examination, live: LiveSettings) -> None:

@@ -1,5 +1,6 @@
 """What a reload puts in force, what it leaves, and what it says."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.credential_providers import CredentialProviders
 from trio_kubelet.config.settings import ConfigurationError, Examination
 from trio_kubelet.kernel.systemd import ServiceNotifier
+
+HANG_SECONDS = 20
+"""For a read that ends only because a test that fails has to end, too."""
 
 
 def settings(**fields: Any) -> Settings:
@@ -143,6 +147,29 @@ async def test_a_reload_whose_files_cannot_be_read_for_a_while_is_told_of_and_go
     assert events == ["configuration reload is waiting for its files", "configuration reloaded"]
     assert told == ["reloading", "ready"]
     assert live.in_force.configuration.registry_burst == 20
+
+
+async def test_files_on_a_mount_that_is_dead_hold_up_no_end() -> None:
+    live, service = live_settings(settings()), Service()
+    begun, answers, has_read = threading.Event(), threading.Event(), threading.Event()
+    send, hangups = trio.open_memory_channel[int](1)
+    await send.send(1)
+
+    def hang() -> Examination:
+        begun.set()
+        answers.wait(HANG_SECONDS)
+        has_read.set()
+        return Examination(settings=settings(registry_burst=20))
+
+    with trio.fail_after(120):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reload_on_hangup, hangups, hang, live, service)
+            await trio.to_thread.run_sync(begun.wait)
+            nursery.cancel_scope.cancel()
+        assert not has_read.is_set()
+        answers.set()
+        await trio.to_thread.run_sync(has_read.wait)
+    assert live.in_force == settings(), "what comes too late is not taken over"
 
 
 async def test_no_failure_to_read_ends_the_agent() -> None:
