@@ -124,7 +124,7 @@ def local_volumes(
         taken = frozenset({PLUGIN, *(plugin.name for plugin in plugins.values())})
         drivers = FlexDrivers(node.plugin_folder, taken)
         flex = plugins["flex_volume"] = FlexVolumes(drivers, folders, threads, ownership, objects)
-    resolver = VolumeResolver(objects, node.object)
+    resolver = VolumeResolver(objects, node.object, folders, threads)
     return Volumes(
         folders,
         resolver,

@@ -3,16 +3,23 @@
 A pod keeps the volume that it has got for as long as it is here, whatever becomes of its claim: a
 claim that is deleted while a pod uses it stays until that pod is gone. What could not be resolved
 is tried again by back-off; in between the last error stands.
+
+A volume that is for one pod alone (ReadWriteOncePod) belongs to the first that asks for it, until
+that one has given its volumes back. Which one had it before the agent started, the folders of pods
+tell.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from attrs import define, field
 
 from trio_kubelet.k8s import Node, Pod, Volume
 from trio_kubelet.references import NoReferences, ObjectError, References
 from trio_kubelet.volumes.back_offs import BackOffs, Key
-from trio_kubelet.volumes.plugin import AFFINITY_OF_DEVICE, VolumeError
+from trio_kubelet.volumes.folders import PodFolders
+from trio_kubelet.volumes.persistent_users import pods_that_have
+from trio_kubelet.volumes.plugin import AFFINITY_OF_DEVICE, VolumeError, VolumeThreads
 from trio_kubelet.volumes.resolved import (
     ResolvedVolume,
     UnresolvedVolumeError,
@@ -35,6 +42,8 @@ class VolumeResolver:
 
     _objects: References | NoReferences
     _node: Callable[[], Node | None]
+    _folders: PodFolders
+    _threads: VolumeThreads
     _resolved: dict[Key, ResolvedVolume] = field(init=False, factory=dict)
     _back_offs: BackOffs = field(init=False, factory=BackOffs)
     _users: dict[str, set[str]] = field(init=False, factory=dict)
@@ -53,7 +62,7 @@ class VolumeResolver:
         known = self._resolved.get(key)
         if known is None:
             known = self._resolved[key] = await self._retry(key, pod, volume, name)
-        self._use(pod.metadata.uid, known)
+        self._use(pod.metadata.uid, known, await self._earlier_users(pod, known))
         return known
 
     def forget(self, pod_uid: str) -> None:
@@ -89,7 +98,24 @@ class VolumeResolver:
             raise UnresolvedVolumeError(volume.name, why) from error
         return resolve_claimed(pod, volume, persistent)
 
-    def _use(self, pod_uid: str, volume: ResolvedVolume) -> None:
+    async def _earlier_users(self, pod: Pod, volume: ResolvedVolume) -> frozenset[str]:
+        """Return the pods that have a volume for one pod, if this one is not known to have it.
+
+        Raises VolumeError where the disk does not tell.
+        """
+        persistent = volume.persistent
+        if persistent is None or not volume.is_for_one_pod:
+            return frozenset()
+        name = persistent.metadata.name
+        if pod.metadata.uid in self._users.get(name, ()):
+            return frozenset()
+        look = partial(pods_that_have, self._folders, name)
+        try:
+            return await self._threads.preparing.share_of(pod.metadata).run_sync(look)
+        except OSError as error:
+            raise VolumeError(volume.spec_name, str(error)) from error
+
+    def _use(self, pod_uid: str, volume: ResolvedVolume, earlier: frozenset[str]) -> None:
         """Note that a pod uses a persistent volume, if it may. Raises VolumeError."""
         persistent = volume.persistent
         if persistent is None:
@@ -99,7 +125,7 @@ class VolumeResolver:
         if pod_uid not in users and problem:
             step = AFFINITY_OF_DEVICE if volume.is_block else "MountVolume.NodeAffinity check"
             raise VolumeError(volume.spec_name, problem, step)
-        if volume.is_for_one_pod and users - {pod_uid}:
+        if volume.is_for_one_pod and (users | earlier) - {pod_uid}:
             raise VolumeError(
                 volume.spec_name,
                 "volume uses the ReadWriteOncePod access mode and is already in use by another pod",

@@ -186,8 +186,9 @@ async def test_volumes_of_a_pod_are_prepared_side_by_side(folders: PodFolders) -
 
         async def tear_down(self, pod_uid: str, folder: Path, threads: Share) -> None: ...
 
-    resolver = VolumeResolver(NoReferences(), lambda: None)
-    volumes = Volumes(folders, resolver, {"empty_dir": Waits()}, VolumeThreads())
+    threads = VolumeThreads()
+    resolver = VolumeResolver(NoReferences(), lambda: None, folders, threads)
+    volumes = Volumes(folders, resolver, {"empty_dir": Waits()}, threads)
     with trio.fail_after(60):
         await volumes.prepare(pod_with(empty_dir("a"), empty_dir("b"), empty_dir("c")))
 
