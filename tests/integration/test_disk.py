@@ -18,6 +18,9 @@ dd if=/dev/zero of=/cache/file bs=1M count=3
 dd if=/dev/zero of=/deleted bs=1M count=2
 exec 3</deleted
 rm /deleted
+dd if=/dev/zero of=/memory/deleted bs=1M count=1
+exec 4</memory/deleted
+rm /memory/deleted
 seq 100000
 exec sleep 100000
 """
@@ -28,7 +31,10 @@ def test_what_uses_the_disk_is_told(node: Node) -> None:
         "name": "c",
         "image": BUSYBOX,
         "command": ["sh", "-c", WRITES],
-        "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+        "volumeMounts": [
+            {"name": "cache", "mountPath": "/cache"},
+            {"name": "memory", "mountPath": "/memory"},
+        ],
     }
     manifest = {
         "apiVersion": "v1",
@@ -36,7 +42,10 @@ def test_what_uses_the_disk_is_told(node: Node) -> None:
         "metadata": {"name": "writes"},
         "spec": {
             "containers": [container, {"name": "ends", "image": BUSYBOX, "command": ["true"]}],
-            "volumes": [{"name": "cache", "emptyDir": {}}],
+            "volumes": [
+                {"name": "cache", "emptyDir": {}},
+                {"name": "memory", "emptyDir": {"medium": "Memory"}},
+            ],
             "restartPolicy": "OnFailure",
             "terminationGracePeriodSeconds": 0,
         },

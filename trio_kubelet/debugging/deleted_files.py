@@ -1,10 +1,11 @@
 """Files that processes hold open though they are deleted: space that no walk finds.
 
-They are those of containers and of the node itself, found under /proc, as root only. What a
-container can make the search cost is bounded: so many processes and descriptors are looked at, and
-for so long. Everything here blocks.
+They are those of containers and of the node itself, found under /proc, as root only. Files in
+memory are left out: they take up no disk. What a container can make the search cost is bounded: so
+many processes and descriptors are looked at, and for so long. Everything here blocks.
 """
 
+import ctypes
 import os
 import re
 import stat
@@ -25,8 +26,18 @@ PATH_CHARACTERS = 256
 _BLOCK = 512
 _ID = re.compile(rb"[0-9a-f]{64}")
 _DELETED = " (deleted)"
-_IN_MEMORY = ("/memfd:", "/dev/shm/", "/SYSV", "/dev/zero", "/[aio]")  # noqa: S108 - no file is made
-"""Files that are deleted by nature, and on no disk."""
+_IN_MEMORY = frozenset(
+    (
+        0x01021994,  # tmpfs, which has memfds, too
+        0x858458F6,  # ramfs
+        0x958458F6,  # hugetlbfs
+        0x5345434D,  # secretmem
+    )
+)
+"""The types of file systems whose files take up no disk, by the magic numbers of statfs(2)."""
+_STATFS_BYTES = 256
+"""More than any kernel's struct statfs has; the magic number is its first field."""
+_libc = ctypes.CDLL(None)
 
 
 @frozen(kw_only=True)
@@ -113,12 +124,21 @@ def _descriptors(process: Path) -> Iterator[Path]:
 
 
 def _deleted(descriptor: Path) -> tuple[tuple[int, int], str, int] | None:
-    """Identity, path and size of a deleted file behind a descriptor; None for any other."""
+    """Identity, path and size of a deleted file of a disk behind a descriptor; None for others."""
     with suppress(OSError):
         path = str(descriptor.readlink())
-        if path.endswith(_DELETED) and not path.startswith(_IN_MEMORY):
+        if path.endswith(_DELETED):
             file = descriptor.stat()
-            if stat.S_ISREG(file.st_mode) and not file.st_nlink:
+            if stat.S_ISREG(file.st_mode) and not file.st_nlink and not _is_in_memory(descriptor):
                 shown = os.fsencode(path.removesuffix(_DELETED)).decode(errors="replace")
                 return (file.st_dev, file.st_ino), shown[:PATH_CHARACTERS], file.st_blocks * _BLOCK
     return None
+
+
+def _is_in_memory(descriptor: Path) -> bool:
+    """True if the file behind a descriptor takes up memory alone. Its name says nothing of that."""
+    found = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _libc.statfs(os.fsencode(descriptor), found) != 0:
+        return False
+    # All magic numbers have 32 bits, also where the field has more.
+    return ctypes.c_uint32.from_buffer(found).value in _IN_MEMORY

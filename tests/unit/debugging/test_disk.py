@@ -77,7 +77,14 @@ def test_dead_containers_are_told_in_the_order_of_their_ends() -> None:
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Path]:
+def on_disk() -> Iterator[Path]:
+    """A folder on a disk: the one for all other scratch files may be in memory."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def processes(tmp_path: Path, on_disk: Path) -> Iterator[Path]:
     """A folder like /proc, where this process is one of a container, with a deleted file."""
     folder = tmp_path / "proc"
     own = folder / str(os.getpid())
@@ -87,22 +94,43 @@ def processes(tmp_path: Path) -> Iterator[Path]:
     (own / "fd").symlink_to("/proc/self/fd")
     (folder / "99999").mkdir()
     (folder / "uptime").touch()
-    with tempfile.TemporaryFile(dir=tmp_path) as deleted, (tmp_path / "kept").open("wb") as kept:
+    with tempfile.TemporaryFile(dir=on_disk) as deleted, (on_disk / "kept").open("wb") as kept:
         for file in (deleted, kept):
             file.write(b"x" * 20_000)
             file.flush()
         yield folder
 
 
-def test_files_that_are_deleted_and_open_are_found_by_container(processes: Path) -> None:
+def test_files_that_are_deleted_and_open_are_found_by_container(
+    processes: Path, on_disk: Path
+) -> None:
     found = find_deleted_files({ID}, processes)
     assert found.complete
-    ours = [each for each in found.files if each.path.startswith(str(processes.parent))]
+    ours = [each for each in found.files if each.path.startswith(str(on_disk))]
     assert len(ours) == 1
     assert (ours[0].container_id, ours[0].pid, ours[0].command) == (ID, os.getpid(), "shop")
     assert ours[0].used_bytes >= 20_000
     of_the_node = find_deleted_files({"cd" * 32}, processes).files
     assert ("", ours[0].path) in {(each.container_id, each.path) for each in of_the_node}
+
+
+def test_deleted_files_that_are_in_memory_take_up_no_disk_whatever_their_names(
+    processes: Path, on_disk: Path
+) -> None:
+    memory = os.memfd_create("memory")
+    os.write(memory, b"x" * 20_000)
+    named_so = on_disk / "dev/shm"
+    named_so.mkdir(parents=True)
+    with (
+        os.fdopen(memory),
+        tempfile.TemporaryFile(dir="/dev/shm") as shared,
+        tempfile.TemporaryFile(dir=named_so),
+    ):
+        shared.write(b"x" * 20_000)
+        shared.flush()
+        paths = {each.path for each in find_deleted_files({ID}, processes).files}
+    assert any(path.startswith(str(named_so)) for path in paths)
+    assert not any(path.startswith(("/memfd:", "/dev/shm/")) for path in paths)
 
 
 @pytest.mark.parametrize("limit", ["MAX_DESCRIPTORS", "MAX_SECONDS", "MAX_PROCESSES"])
