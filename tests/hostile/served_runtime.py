@@ -3,10 +3,11 @@
 It is asked and filled in the thread's own event loop: `do`.
 """
 
+import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -87,6 +88,16 @@ class ServedRuntime:
                 await nursery.start(serve, [self._runtime], self.socket)
                 self._started.set()
                 await trio.sleep_forever()
+
+
+@contextmanager
+def served_runtime(*, has_events: bool = True) -> Iterator[ServedRuntime]:
+    """A runtime whose socket has a short path."""
+    with (
+        tempfile.TemporaryDirectory(prefix="hostile-") as folder,
+        ServedRuntime(Path(folder), has_events=has_events) as served,
+    ):
+        yield served
 
 
 async def make_dead_containers(

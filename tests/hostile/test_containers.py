@@ -1,15 +1,13 @@
 """What containers that end at once, and dead ones that are left, do to nobody else."""
 
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lab.agent import Json, LabAgent, is_running, pod_manifest
-from tests.hostile.served_runtime import CRASHING, ServedRuntime, make_dead_containers
+from tests.hostile.served_runtime import CRASHING, make_dead_containers, served_runtime
 from tests.hostile.victims import Victims
 
 CONTAINERS = 100
@@ -17,16 +15,6 @@ RESTARTS = 1
 DEADLINE_SECONDS = 600
 DEAD_CONTAINERS = 2000
 """At the agent's start, and as many more while it runs."""
-
-
-@contextmanager
-def served_runtime(*, has_events: bool) -> Iterator[ServedRuntime]:
-    """A runtime whose socket has a short path."""
-    with (
-        tempfile.TemporaryDirectory(prefix="hostile-") as folder,
-        ServedRuntime(Path(folder), has_events=has_events) as served,
-    ):
-        yield served
 
 
 @pytest.fixture(scope="module")
