@@ -28,12 +28,16 @@ from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
 from trio_kubelet.tasks.threads import NoThreadError, run_in_thread_now
 from trio_kubelet.tasks.turns import Turn
 
-LOOKUPS = 32
+LOOKUPS = 48
 LOOKUPS_OF_A_NAMESPACE = 16
+LOOKUPS_OF_NEWCOMERS = 16
+"""Of all of them: for namespaces that have none, where the names of others hang."""
 LOOKUPS_OF_A_POD = 2
-LOOKUPS_OF_A_NAME = 8
+LOOKUPS_OF_A_NAME = 12
 """Of all pods: a name server that hangs for one name has no more threads."""
 LOOKUPS_OF_A_NAME_BY_A_NAMESPACE = 4
+LOOKUPS_OF_A_NAME_BY_NEWCOMERS = 4
+"""Of those of a name: a lookup may wait for one of all while it has one of these."""
 _UNDER_WAY = (errno.EINPROGRESS, errno.EALREADY)
 _OF_THIS_NODE = frozenset(
     {
@@ -73,7 +77,7 @@ class Dialer:
     """Makes the connections of all probes."""
 
     def __init__(self) -> None:
-        self._lookups = FairLimiter(LOOKUPS, LOOKUPS_OF_A_NAMESPACE)
+        self._lookups = FairLimiter(LOOKUPS, LOOKUPS_OF_A_NAMESPACE, reserved=LOOKUPS_OF_NEWCOMERS)
         self._of_names = WeakValueDictionary[str, FairLimiter]()
         self._of_pods = WeakValueDictionary[str, trio.CapacityLimiter]()
         """By their uids."""
@@ -117,7 +121,12 @@ class Dialer:
 
     def _slots(self, host: str, share: ProbeShare) -> "_LookupSlots":
         of_name = self._of_names.setdefault(
-            host, FairLimiter(LOOKUPS_OF_A_NAME, LOOKUPS_OF_A_NAME_BY_A_NAMESPACE)
+            host,
+            FairLimiter(
+                LOOKUPS_OF_A_NAME,
+                LOOKUPS_OF_A_NAME_BY_A_NAMESPACE,
+                reserved=LOOKUPS_OF_A_NAME_BY_NEWCOMERS,
+            ),
         )
         return _LookupSlots(
             self._of_pods.setdefault(share.uid, trio.CapacityLimiter(LOOKUPS_OF_A_POD)),

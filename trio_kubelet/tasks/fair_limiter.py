@@ -5,7 +5,8 @@ a queue of its hundred further ones stands before everybody else's. Here each ow
 many slots at a time, and so has each of its pods, as one tenant may have many. Owners who wait are
 served in turns, and within an owner's turns its pods are. As a tenant may have several namespaces,
 too, a slot can be given out again when it was held for so long that its work must hang: from then
-on it counts for its owner and pod alone.
+on it counts for its owner and pod alone. And some slots can be reserved for owners that hold none,
+so that a few with all of theirs do not hold up one that comes later.
 """
 
 import math
@@ -38,16 +39,19 @@ class FairLimiter:
         *,
         stuck_seconds: float = math.inf,
         most_held: int = 0,
+        reserved: int = 0,
     ) -> None:
         """A slot that was held for `stuck_seconds` is no longer one of the `slots`.
 
-        But no more than `most_held` are held in all, if that is more than `slots`.
+        But no more than `most_held` are held in all, if that is more than `slots`. The last
+        `reserved` of the `slots` are for owners that hold none.
         """
         self._held_by_owner: Counter[str] = Counter()
         self._held_by_pod: Counter[_Key] = Counter()
         self._holders: dict[object, _Key] = {}
         self._stuck_seconds = stuck_seconds
         self._most_held = most_held
+        self._reserved = reserved
         self._counted: dict[object, float] = {}
         """The holders of the `slots`, and since when they have them, the oldest first."""
         self._waiting: OrderedDict[str, OrderedDict[str, _Waits]] = OrderedDict()
@@ -147,26 +151,27 @@ class FairLimiter:
         return True
 
     def _next(self) -> "_Key | None":
-        if not self._has_free_slot():
+        if not self._free_slots():
             return None
-        # Those that have all their slots are few: as many as there are slots.
+        # Those that are passed over hold a slot: they are as many as there are slots at most.
         for owner, pods in self._waiting.items():
-            if self._held_by_owner[owner] < self._slots_of_owner:
+            if self._owner_may_have_one(owner):
                 for pod in pods:
                     if self._may_have_one((owner, pod)):
                         return owner, pod
         return None
 
     def _may_have_one(self, key: "_Key") -> bool:
-        return (
-            self._has_free_slot()
-            and self._held_by_owner[key[0]] < self._slots_of_owner
-            and self._held_by_pod[key] < self._slots_of_pod
-        )
+        return self._owner_may_have_one(key[0]) and self._held_by_pod[key] < self._slots_of_pod
 
-    def _has_free_slot(self) -> bool:
+    def _owner_may_have_one(self, owner: str) -> bool:
+        held = self._held_by_owner[owner]
+        reserved = self._reserved if held else 0
+        return self._free_slots() > reserved and held < self._slots_of_owner
+
+    def _free_slots(self) -> int:
         most_held = max(self._most_held, self._slots)
-        return len(self._counted) < self._slots and len(self._holders) < most_held
+        return max(0, min(self._slots - len(self._counted), most_held - len(self._holders)))
 
     def _forget_if_empty(self, key: "_Key") -> None:
         owner, pod = key

@@ -76,7 +76,7 @@ async def test_a_name_is_looked_up_beside_the_loop(name_server: NameServer) -> N
 
 @pytest.mark.parametrize(
     ("namespaces", "lookups"),
-    [(1, LOOKUPS_OF_A_NAME_BY_A_NAMESPACE), (5, LOOKUPS_OF_A_NAME)],
+    [(1, LOOKUPS_OF_A_NAME_BY_A_NAMESPACE), (20, LOOKUPS_OF_A_NAME)],
 )
 async def test_a_name_whose_lookup_hangs_holds_up_no_other(
     name_server: NameServer, namespaces: int, lookups: int
@@ -123,18 +123,22 @@ async def test_a_pod_whose_lookups_hang_holds_no_name_that_others_ask_for(
         nursery.cancel_scope.cancel()
 
 
-async def test_pods_of_a_namespace_whose_lookups_hang_leave_half_of_a_name_to_others(
-    name_server: NameServer,
+@pytest.mark.parametrize("namespaces", [1, 2, 5])
+async def test_namespaces_whose_lookups_hang_leave_some_to_others_also_of_a_name(
+    name_server: NameServer, namespaces: int
 ) -> None:
     dialer = Dialer()
+    hostile = [f"hostile-{number}" for number in range(namespaces)]
     async with serving(SERVE) as port, trio.open_nursery() as nursery:
-        for number in range(LOOKUPS_OF_A_NAMESPACE):
-            share = ProbeShare(f"hostile-{number}", "hostile")
-            nursery.start_soon(dialer.dial, f"hangs-{number}.example", port, share)
-        await name_server.wait_hanging(LOOKUPS_OF_A_NAMESPACE)
-        for number in range(2 * LOOKUPS_OF_A_NAME):
-            share = ProbeShare(f"more-{number}", "hostile")
-            nursery.start_soon(dialer.dial, "shared.example", port, share)
+        for namespace in hostile:
+            for number in range(LOOKUPS_OF_A_NAMESPACE):
+                share = ProbeShare(f"{namespace}-{number}", namespace)
+                nursery.start_soon(dialer.dial, f"hangs-{share.uid}.example", port, share)
+        await name_server.wait_hanging(min(namespaces, 2) * LOOKUPS_OF_A_NAMESPACE)
+        for namespace in hostile:
+            for number in range(2 * LOOKUPS_OF_A_NAME):
+                share = ProbeShare(f"{namespace}-more-{number}", namespace)
+                nursery.start_soon(dialer.dial, "shared.example", port, share)
         await trio.testing.wait_all_tasks_blocked()
         await connect(dialer, "shared.example", port, ProbeShare("good", "good"))
         nursery.cancel_scope.cancel()

@@ -221,6 +221,27 @@ async def test_a_cancelled_wait_takes_nothing_and_leaves_the_turn_to_others() ->
     assert limiter.held == 0
 
 
+async def test_the_last_slots_are_for_keys_that_hold_none() -> None:
+    limiter = FairLimiter(slots=4, slots_of_owner=3, reserved=2)
+    order: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hold_until, limiter, "a", release := trio.Event())
+        nursery.start_soon(hold_until, limiter, "a", release)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(hold, limiter, "a", "a", order)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(hold_until, limiter, "b", release)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(hold, limiter, "b", "b", order)
+        await wait_all_tasks_blocked()
+        assert order == []
+        async with limiter.share("c"):
+            assert limiter.held == 4
+        release.set()
+    assert sorted(order) == ["a", "b"]
+    assert limiter.held == 0
+
+
 async def test_an_abandoned_thread_holds_its_slot_until_it_is_through() -> None:
     limiter = FairLimiter(slots=2, slots_of_owner=1)
     begun, finish = trio.Event(), threading.Event()
