@@ -39,7 +39,7 @@ class RpcLoop:
         """For the messages of those peers that are not small."""
         self.look_ups = trio.CapacityLimiter(1)
         """For threads that look names up, and may hang in it after nobody waits for them."""
-        self._open: set[_Closable] = set()
+        self._open: dict[_Closable, None] = {}  # closed in the order in which they were opened
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run an asyncio coroutine and wait for its end, whatever trio task asks.
@@ -55,10 +55,10 @@ class RpcLoop:
 
     def opened(self, connection: _Closable) -> None:
         """Close this when the loop ends, unless it is closed before."""
-        self._open.add(connection)
+        self._open[connection] = None
 
     def closed(self, connection: _Closable) -> None:
-        self._open.discard(connection)
+        self._open.pop(connection, None)
 
     def _close_all(self) -> None:
         for connection in tuple(self._open):
