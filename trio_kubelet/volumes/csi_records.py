@@ -256,17 +256,33 @@ def recorded_stages(root: Path) -> Iterator[StagePlace]:
             yield stage_place(root, record.key, device)
 
 
-def recorded_users(folders: PodFolders) -> Iterator[tuple[str, StagePlace]]:
-    """Return which pods have persistent volumes that are staged where. Raises OSError."""
+def recorded_users(folders: PodFolders) -> Iterator[tuple[str, str, StagePlace | None]]:
+    """Return which pods have persistent volumes of which names, and where they are staged.
+
+    The place is None where the record cannot be read, or is gone and something is mounted: the pod
+    may use any volume. Raises OSError.
+    """
     for uid in folders.uids():
-        for path in (folders.volumes(uid) / plugin_folder(PLUGIN)).glob(f"*/{RECORD}"):
-            record = _readable_record(path.parent)
+        for folder in (folders.volumes(uid) / plugin_folder(PLUGIN)).glob("*"):
+            try:
+                record = read_record(folder)
+            except RecordError as error:
+                log.warning(
+                    "volume record of a pod is not readable, no CSI volume is unstaged until the "
+                    "pod has told its volume or is gone",
+                    pod_uid=uid,
+                    error=str(error),
+                )
+                yield uid, folder.name, None
+                continue
+            if record is None and is_mounted(folder / TARGET):
+                yield uid, folder.name, None
             if record is not None and record.lifecycle_mode == PERSISTENT:
-                yield uid, stage_place(folders.root, record.key)
+                yield uid, folder.name, stage_place(folders.root, record.key)
         for name in device_names(folders, uid):
             record = _readable_record(DeviceFolders(folders.root, name).data)
             if record is not None:
-                yield uid, stage_place(folders.root, record.key, name)
+                yield uid, name, stage_place(folders.root, record.key, name)
 
 
 def device_names(folders: PodFolders, uid: str) -> tuple[str, ...]:

@@ -289,15 +289,21 @@ class CSIStages:
     def _left(self) -> LeftStages:
         """Read off the disk which volumes there are, and who uses which. Blocks; raises OSError."""
         stages: dict[VolumeStage, bool] = {}
-        for place in recorded_stages(self.folders.root):
-            is_there = is_mounted(place.path) or bool(mounts_of_staged(place))
-            stages[self.at(place)] = is_there
-            record = stage_record(place)
+        for staged in recorded_stages(self.folders.root):
+            is_there = is_mounted(staged.path) or bool(mounts_of_staged(staged))
+            stages[self.at(staged)] = is_there
+            record = stage_record(staged)
             if record is not None and record.is_driver_asked is False:
-                self._unasked.add(place)
+                self._unasked.add(staged)
         remove_unrecorded_stages(self.folders.root)
-        users = [(uid, self.at(place)) for uid, place in recorded_users(self.folders)]
-        return LeftStages(stages, users)
+        users: list[tuple[str, VolumeStage]] = []
+        doubtful: list[tuple[str, str]] = []
+        for uid, name, place in recorded_users(self.folders):
+            if place is None:
+                doubtful.append((uid, name))
+            else:
+                users.append((uid, self.at(place)))
+        return LeftStages(stages, users, doubtful)
 
 
 @contextmanager

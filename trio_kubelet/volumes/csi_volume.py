@@ -17,7 +17,7 @@ from pathlib import Path
 
 import structlog
 import trio
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from state_machines.volume import VOLUME, VolumeEvent, VolumeState
 from trio_kubelet.csi import DriverClient, Publication, UnknownSettingsError, VolumeOfPod
@@ -29,22 +29,19 @@ from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.telemetry.journal import Walk
 from trio_kubelet.volumes.back_offs import BackOffs, Key
 from trio_kubelet.volumes.csi_expansion import VolumeExpansions, VolumeInUse
+from trio_kubelet.volumes.csi_places import Published, PublishedDevice, PublishedFolder
 from trio_kubelet.volumes.csi_records import (
     EPHEMERAL,
     PERSISTENT,
     PLUGIN,
-    TARGET,
     DeviceFolders,
     RecordError,
     VolumeKey,
     VolumeRecord,
     device_names,
-    read_record,
     remove_record,
-    require_folder,
     require_own,
     stage_place,
-    write_record,
 )
 from trio_kubelet.volumes.csi_republishing import Republications
 from trio_kubelet.volumes.csi_requests import (
@@ -56,9 +53,9 @@ from trio_kubelet.volumes.csi_requests import (
     volume_key,
 )
 from trio_kubelet.volumes.csi_stages import CSIStages
-from trio_kubelet.volumes.devices import bind_device, link_device, tell_mapped, unbind_device
+from trio_kubelet.volumes.devices import tell_mapped
 from trio_kubelet.volumes.doubt_marks import CSI_MARKS, DoubtMarks
-from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders, plugin_folder
+from trio_kubelet.volumes.folders import PodFolders, plugin_folder
 from trio_kubelet.volumes.operations import UNMAP, UNMOUNT
 from trio_kubelet.volumes.ownership import VolumeOwnership
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeBusy, VolumeError, VolumeThreads
@@ -68,87 +65,15 @@ from trio_kubelet.volumes.staged_volumes import StagedVolumes
 log = structlog.get_logger("volumes")
 
 
-@frozen
-class PublishedFolder:
-    """A volume in a pod's folder, whose record is beside it. The methods block."""
-
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        """The volume's name in folders."""
-        return self.folder.name
-
-    @property
-    def target(self) -> Path:
-        """The path that the driver is given."""
-        return self.folder / TARGET
-
-    def key(self) -> VolumeKey | None:
-        """Return the volume for which it was begun. Raises RecordError."""
-        record = read_record(self.folder)
-        return None if record is None else record.key
-
-    def begin(self, record: VolumeRecord) -> None:
-        """Write down that the driver is going to be asked. Raises OSError."""
-        make_folders(self.folder, FOLDER_MODE)
-        write_record(self.folder, record)
-
-    def finish(self) -> None:
-        """Raise OSError if containers would mount another folder, or none."""
-        require_folder(self.target)
-
-
-@frozen
-class PublishedDevice:
-    """A device of a pod: a link to the driver's target, which is bound for the pod's UID, too.
-
-    The link is there before the driver is asked. The methods block.
-    """
-
-    name: str
-    link: Path
-    uid: str
-    devices: DeviceFolders
-
-    @property
-    def target(self) -> Path:
-        """The path that the driver is given."""
-        return self.devices.published / self.uid
-
-    def key(self) -> VolumeKey | None:
-        """Return the volume for which it was begun. Raises RecordError."""
-        if not self.link.is_symlink():
-            return None
-        record = read_record(self.devices.data)
-        if record is None:
-            raise RecordError(f"{self.devices.data}: there is no record of the volume")
-        return record.key
-
-    def begin(self, _record: VolumeRecord) -> None:
-        """Write down that the driver is going to be asked. Raises OSError."""
-        make_folders(self.devices.published, FOLDER_MODE)
-        link_device(self.target, self.link)
-
-    def finish(self) -> None:
-        """Bind the device. Raises OSError."""
-        bind_device(self.target, self.devices.users / self.uid)
-
-    def undo(self) -> None:
-        """Unbind it; one that is not bound is fine. Raises VolumeBusy, OSError."""
-        unbind_device(self.devices.users / self.uid)
-
-
-Published = PublishedFolder | PublishedDevice
-
-
 @define(eq=False)
 class _VolumeOfName:
     """The volume that a pod has under a name, one call about it at a time."""
 
     walk: Walk[VolumeState, VolumeEvent, None]
     begun: VolumeKey | None
-    """The one for which there is a record."""
+    """The one for which there is a record, or was."""
+    is_recorded: bool = True
+    """False if its record could not be read, and another one is to be written."""
     calls: trio.Lock = field(init=False, factory=trio.Lock)
 
     @property
@@ -206,8 +131,11 @@ class CSIVolumes:
         key = uid, place.name
         self._back_offs.check(key)
         try:
-            known = await self._look(key, place, share)
+            known = await self._look(key, place, share, _assumed(pod, volume))
             known.require(place, volume_key(volume, uid))
+            if not known.is_recorded:
+                await share.run_sync(partial(place.begin, self._record(place, volume, uid)))
+                known.is_recorded = True
             is_new = not known.is_published
             if is_new:
                 await self._publish(pod, volume, place, share)
@@ -223,6 +151,7 @@ class CSIVolumes:
         mounted = evolve(mounted, selinux_relabel=relabels)
         if volume.persistent is not None:
             self._staged.hold(uid, self._stages.stage(volume))
+        self._staged.settle(uid, place.name)
         self._look_after(pod, volume, place)
         if await self._wants_republishing(volume):
             republish = partial(self._republish, pod, volume, place, step)
@@ -257,12 +186,37 @@ class CSIVolumes:
         try:
             found = await threads.run_sync(place.key)
         except RecordError as error:
-            raise VolumeBusy(place.target.parent, str(error)) from error
+            found = await self._key_without_record(key, place, error, threads)
         if found is None:
             return
         name = UNMAP if isinstance(place, PublishedDevice) else UNMOUNT
         with self._parts.operations.measured(self._parts.shown_plugin(found.driver), name):
             await self._unpublish(key, place, found, threads)
+
+    async def _key_without_record(
+        self, key: Key, place: Published, problem: RecordError, threads: Share
+    ) -> VolumeKey | None:
+        """Return the volume of a record that cannot be read; None if nothing is mounted of it.
+
+        It is known from before, or by its mount. Raises VolumeBusy, OSError.
+        """
+        known = self._volumes.get(key)
+        if known is not None and known.begun is not None:
+            return known.begun
+        if isinstance(place, PublishedDevice):
+            raise VolumeBusy(place.target.parent, str(problem)) from problem
+        found = await threads.run_sync(partial(place.key_by_mount, self._folders.root))
+        if found is not None:
+            return found
+        if await threads.run_sync(place.forget_if_gone):
+            log.warning(
+                "volume is not mounted and its record not readable, no driver is asked to "
+                "unpublish it",
+                error=str(problem),
+            )
+            return None
+        words = f"nobody knows which driver has mounted it, so unmount it: {problem}"
+        raise VolumeBusy(place.target, words) from problem
 
     async def _unpublish(
         self, key: Key, place: Published, found: VolumeKey, threads: Share
@@ -271,7 +225,7 @@ class CSIVolumes:
         try:
             if isinstance(place, PublishedDevice):
                 await threads.run_sync(place.undo)
-            known = await self._look(key, place, threads)
+            known = await self._look(key, place, threads, found)
             if known.walk.state is VolumeState.UNPUBLISHED:
                 return
             driver = await self._driver(found.driver, place.name, "Unmounter.TearDownAt")
@@ -344,12 +298,7 @@ class CSIVolumes:
         if volume.persistent is not None and self._stages.is_outdated(volume, capabilities):
             await self._staged.renew(pod, volume, self._stages.stage(volume))
         publication = await self._publication(pod, volume, spec, capabilities, place.target)
-        record = VolumeRecord(
-            name=place.name,
-            key=key,
-            node=self._parts.node,
-            lifecycle_mode=EPHEMERAL if volume.persistent is None else PERSISTENT,
-        )
+        record = self._record(place, volume, uid)
         may_give = self._parts.privileged and not (publication.read_only or volume.is_block)
         owned_here = may_give and is_owned_by_node(volume, spec, capabilities)
         used = self._in_use(pod, volume, place)
@@ -375,6 +324,14 @@ class CSIVolumes:
             await self._call((uid, place.name), VolumeEvent.PUBLISH, publish, threads)
         if isinstance(place, PublishedDevice):
             tell_mapped(self._parts.recorder, pod, place.name, place.devices.users, place.link)
+
+    def _record(self, place: Published, volume: ResolvedVolume, pod_uid: str) -> VolumeRecord:
+        return VolumeRecord(
+            name=place.name,
+            key=volume_key(volume, pod_uid),
+            node=self._parts.node,
+            lifecycle_mode=EPHEMERAL if volume.persistent is None else PERSISTENT,
+        )
 
     def _in_use(self, pod: Pod, volume: ResolvedVolume, place: Published) -> VolumeInUse | None:
         """Return what is to be known of a volume that may grow; None if it is the pod's own."""
@@ -454,21 +411,33 @@ class CSIVolumes:
             words = f"kubernetes.io/csi: {step} failed to get CSI client: {error}"
             raise VolumeError(volume, words) from error
 
-    async def _look(self, key: Key, place: Published, threads: Share) -> _VolumeOfName:
-        """Return what is known of a volume; of one that another agent began, its traces tell."""
+    async def _look(
+        self, key: Key, place: Published, threads: Share, assumed: VolumeKey | None
+    ) -> _VolumeOfName:
+        """Return what is known of a volume; of one that another agent began, its traces tell.
+
+        It is the one that is assumed if its record cannot be read. Raises RecordError without.
+        """
         if key not in self._volumes:
-            begun, state = await threads.run_sync(partial(self._found, key, place))
-            walk = Walk(VOLUME, state, self._parts.journal, "/".join(key), notes_all=True)
-            self._volumes.setdefault(key, _VolumeOfName(walk, begun))
+            found = await threads.run_sync(partial(self._found, key, place, assumed))
+            self._volumes.setdefault(key, found)
         return self._volumes[key]
 
-    def _found(self, key: Key, place: Published) -> tuple[VolumeKey | None, VolumeState]:
-        begun = place.key()
+    def _found(self, key: Key, place: Published, assumed: VolumeKey | None) -> _VolumeOfName:
+        is_recorded, state = True, VolumeState.PUBLISHED
+        try:
+            begun = place.key()
+        except RecordError as error:
+            if assumed is None:
+                raise
+            log.warning("volume record is not readable, the pod tells its volume", error=str(error))
+            begun, is_recorded = assumed, False
         if begun is None:
-            return None, VolumeState.UNPUBLISHED
-        if self._marks.is_made(*key) or not is_mounted(place.target):
-            return begun, VolumeState.UNCERTAIN
-        return begun, VolumeState.PUBLISHED
+            state = VolumeState.UNPUBLISHED
+        elif self._marks.is_made(*key) or not is_mounted(place.target):
+            state = VolumeState.UNCERTAIN
+        walk = Walk(VOLUME, state, self._parts.journal, "/".join(key), notes_all=True)
+        return _VolumeOfName(walk, begun, is_recorded)
 
     async def _call(
         self, key: Key, begins: VolumeEvent, call: Callable[[], Awaitable[None]], threads: Share
@@ -486,6 +455,20 @@ class CSIVolumes:
             raise
         walk.step(VolumeEvent.SUCCEEDED)
         await threads.run_sync(partial(self._marks.remove, *key))
+
+
+def _assumed(pod: Pod, volume: ResolvedVolume) -> VolumeKey | None:
+    """Return the volume that a pod's folder is for if its record cannot be read.
+
+    None for a device, whose place is others', too, and where two volumes of the pod have one name.
+    """
+    is_own = volume.persistent is None
+    namesakes = (
+        each.csi is not None and each.name == volume.spec_name for each in pod.spec.volumes
+    )
+    if volume.is_block or any(namesakes) is not is_own:
+        return None
+    return volume_key(volume, pod.metadata.uid)
 
 
 def _words(error: Exception) -> str:

@@ -119,6 +119,8 @@ class _Volume:
     calls: trio.Lock
     users: dict[str, _Need | None] = field(factory=dict)
     """By the UIDs of pods; None where the volume is published already."""
+    doubtful: set[tuple[str, str]] = field(factory=set)
+    """The volumes of pods, by UIDs and names, of which it is not known whether they are this."""
     failure: _Failure | None = None
     namespace: str = ALL_PODS
     """Of the last pod that it was staged for: nobody else waits while it hangs."""
@@ -146,6 +148,12 @@ class _Volume:
     def is_over(self) -> bool:
         """True if nobody needs it, and nobody was asked to stage it, or that is undone."""
         return not self.users and self.walk.state is StageState.UNSTAGED
+
+    def settle(self, known: Sequence[tuple[str, str]]) -> None:
+        """Some volumes of pods are known to be this, or not."""
+        if not self.doubtful.isdisjoint(known):
+            self.doubtful.difference_update(known)
+            self.changed.set()
 
     def tell(self) -> None:
         progress, self.progress = self.progress, trio.Event()
@@ -187,6 +195,7 @@ class StagedVolumes:
         for each in left:
             for stage, is_sure in each.stages.items():
                 self._add(stage, StageState.STAGED if is_sure else StageState.UNCERTAIN)
+                self._volumes[stage].doubtful.update(each.doubtful)
             for uid, stage in each.users:
                 self.hold(uid, stage)
         self._loaded.set()
@@ -248,11 +257,17 @@ class StagedVolumes:
     def release(self, pod_uid: str) -> None:
         """A pod does not use any volume any more; one that has used none is fine."""
         for volume in self._volumes.values():
+            volume.settle([each for each in volume.doubtful if each[0] == pod_uid])
             if pod_uid in volume.users:
                 del volume.users[pod_uid]
                 volume.changed.set()
                 if not volume.users:
                     volume.hurry.set()
+
+    def settle(self, pod_uid: str, name: str) -> None:
+        """It is known which volume a pod has under a name; it is held, if it is staged."""
+        for volume in self._volumes.values():
+            volume.settle([(pod_uid, name)])
 
     def one_call(self, stage: VolumeStage) -> AbstractAsyncContextManager[None]:
         """Have a volume, and its place, to oneself: one call about it at a time."""
@@ -276,7 +291,9 @@ class StagedVolumes:
         doubted = {stage for stage in found if self._marks.is_made(*stage.mark)}
         return [
             LeftStages(
-                {s: sure and s not in doubted for s, sure in each.stages.items()}, each.users
+                {s: sure and s not in doubted for s, sure in each.stages.items()},
+                each.users,
+                each.doubtful,
             )
             for each in left
         ]
@@ -371,7 +388,7 @@ class StagedVolumes:
             attached = not attachable or is_attached(node, name)
         return next_step(
             volume.walk.state,
-            is_used=bool(volume.users),
+            is_used=bool(volume.users or volume.doubtful),
             is_needed=volume.need is not None,
             is_attached=attached,
             is_outdated=volume.is_outdated,

@@ -72,8 +72,10 @@ class VolumeStage(Protocol):
 class LeftStages:
     """The stages that an earlier agent has left on the disk, and which pods use which.
 
-    `stages` are True where it is sure that the volume is staged.
+    `stages` are True where it is sure that the volume is staged. `doubtful` are pods with volumes,
+    by name, each of which may be any of the stages.
     """
 
     stages: Mapping[VolumeStage, bool]
     users: Sequence[tuple[str, VolumeStage]]
+    doubtful: Sequence[tuple[str, str]] = ()

@@ -27,9 +27,10 @@ from trio_kubelet.k8s import Pod, Volume
 from trio_kubelet.tasks.concurrency import Work, run_all, run_all_for_each, run_for_each
 from trio_kubelet.tasks.fair_limiter import ALL_PODS, Share
 from trio_kubelet.volumes.configuration import KINDS
+from trio_kubelet.volumes.csi_places import Published
 from trio_kubelet.volumes.csi_records import is_readable
 from trio_kubelet.volumes.csi_stages import CSIStages
-from trio_kubelet.volumes.csi_volume import CSIVolumes, Published
+from trio_kubelet.volumes.csi_volume import CSIVolumes
 from trio_kubelet.volumes.devices import unmap_devices
 from trio_kubelet.volumes.disk_volume import DiskVolumes
 from trio_kubelet.volumes.empty_dir import EmptyDir

@@ -406,17 +406,6 @@ async def test_a_driver_is_told_of_the_pod_and_gets_secrets(scene: Scene) -> Non
     }
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"driverName": "../x", "volumeHandle": "v"}'])
-async def test_a_record_that_cannot_be_read_is_named_and_nothing_is_removed(
-    scene: Scene, text: str
-) -> None:
-    (scene.folder / "mount").mkdir(parents=True)
-    (scene.folder / "vol_data.json").write_text(text)
-    with pytest.raises(VolumeBusy, match=r"vol_data\.json"):
-        await scene.agent().tear_down(UID)
-    assert (scene.folder / "mount").exists()
-
-
 @pytest.mark.parametrize("has_record", [True, False])
 async def test_a_record_that_was_being_written_at_the_end_is_not_in_the_way(
     scene: Scene, *, has_record: bool

@@ -194,7 +194,7 @@ async def test_no_file_or_folder_in_the_place_of_a_record_ends_the_agent(tmp_pat
     volumes.operations.on_found.add(lambda *counts: found.append(counts))
     await volumes.tell_found()
     assert found == [(2, 2)]
-    assert list(recorded_users(folders)) == []
+    assert list(recorded_users(folders)) == [("uid", "odd", None)]
 
 
 @pytest.fixture
