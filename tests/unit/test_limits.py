@@ -23,8 +23,9 @@ from trio_kubelet.logs import query
 from trio_kubelet.logs import reader as log_reader
 from trio_kubelet.plugins import registry, sockets
 from trio_kubelet.pod_clients import http2, http_messages, share
-from trio_kubelet.references import kept_bytes, object_references, watched
+from trio_kubelet.references import kept_bytes, object_references, tokens, watched
 from trio_kubelet.resources import cgroup_tree
+from trio_kubelet.runtime import inspection
 from trio_kubelet.runtime.config import environment, expansion, labels
 from trio_kubelet.runtime.images import credentials, use_records
 from trio_kubelet.server import writers
@@ -98,6 +99,8 @@ NAMED = {
         f"{plugin.STUCK_SECONDS:.0f} s counts",
         f"up to {plugin.MAX_THREADS_WITH_STUCK}",
     ],
+    "Service account tokens of a pod": [number(tokens.MAX_TOKENS_OF_POD)],
+    "Supplemental groups of a container": [number(inspection.MAX_GROUPS_KEPT)],
     "Cgroups that the containers": [
         number(cgroup_reader.MAX_WITHIN_CONTAINERS),
         number(cgroup_tree.FOLDERS_IN_A_PIECE),

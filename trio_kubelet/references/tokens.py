@@ -3,11 +3,13 @@
 A token is renewed when 80 % of its life are over, or after a day; somewhat earlier, so that many
 tokens made at once are not renewed at once. The pod goes on with the one it has meanwhile, and
 is told when the new one is there; one that cannot be renewed serves as long as it is valid.
+Those of one pod are renewed one after another, whatever their number, and the pod is told once.
 Tokens are never logged.
 """
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -39,6 +41,7 @@ _JITTER_SECONDS = 10.0
 _RENEWAL_INTERVAL_SECONDS = 60.0
 """Pods ask at each of their syncs; a renewal is begun at most so often."""
 _DEFAULT_LIFE_SECONDS = 60 * 60
+MAX_TOKENS_OF_POD = 100
 
 
 @frozen(kw_only=True)
@@ -78,7 +81,7 @@ class Tokens:
         self._lookups = lookups
         self._clock = clock
         self._on_change = on_change
-        self._entries: dict[TokenKey, _Entry] = {}
+        self._pods: dict[str, _PodTokens] = {}
         self._tasks = BackgroundTasks()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -95,7 +98,7 @@ class Tokens:
     ) -> str:
         """Return a token that is valid; waits only where there is none yet.
 
-        Raises ObjectError.
+        Raises ObjectError, of a token beyond MAX_TOKENS_OF_POD, too.
         """
         key = TokenKey(
             pod_uid=pod.metadata.uid,
@@ -103,20 +106,25 @@ class Tokens:
             expiration_seconds=expiration_seconds,
             service_account_uid=service_account_uid,
         )
-        entry = self._entries.setdefault(key, _Entry())
+        tokens = self._pods.setdefault(key.pod_uid, _PodTokens())
+        if key not in tokens.entries and len(tokens.entries) >= MAX_TOKENS_OF_POD:
+            words = f"a pod has at most {MAX_TOKENS_OF_POD} service account tokens that differ in"
+            raise ObjectError(f"{words} audience or expirationSeconds")
+        entry = tokens.entries.setdefault(key, _Entry())
         async with entry.lock:
             now_ns = self._clock.now_ns()
             token = entry.token
             if token is None or token.expires_at_ns <= now_ns:
                 token = await self._first(pod, key, entry)
             elif token.renew_at_ns <= now_ns:
-                self._begin_renewal(pod, key, entry)
+                self._ask_for_renewal(pod, key, tokens)
         return token.text
 
     def forget(self, pod_uid: str) -> None:
         """A pod is gone."""
-        for key in [key for key in self._entries if key.pod_uid == pod_uid]:
-            del self._entries[key]
+        tokens = self._pods.pop(pod_uid, None)
+        if tokens is not None:
+            tokens.due.clear()
 
     async def _first(self, pod: Pod, key: TokenKey, entry: "_Entry") -> Token:
         try:
@@ -131,24 +139,37 @@ class Tokens:
         entry.token = token
         return token
 
-    def _begin_renewal(self, pod: Pod, key: TokenKey, entry: "_Entry") -> None:
+    def _ask_for_renewal(self, pod: Pod, key: TokenKey, tokens: "_PodTokens") -> None:
         now = trio.current_time()
-        if now >= entry.next_attempt:
-            entry.next_attempt = now + _RENEWAL_INTERVAL_SECONDS
-            self._tasks.start(partial(self._renew, pod, key, entry))
+        entry = tokens.entries[key]
+        if now < entry.next_attempt:
+            return
+        entry.next_attempt = now + _RENEWAL_INTERVAL_SECONDS
+        tokens.due.append(key)
+        if not tokens.are_being_renewed:
+            tokens.are_being_renewed = True
+            self._tasks.start(partial(self._renew, pod, tokens))
 
-    async def _renew(self, pod: Pod, key: TokenKey, entry: "_Entry") -> None:
+    async def _renew(self, pod: Pod, tokens: "_PodTokens") -> None:
+        """Renew the tokens of a pod that are due, and tell of those that are new."""
+        changed = False
+        while tokens.due:
+            changed |= await self._renew_one(pod, tokens.due.popleft(), tokens)
+        tokens.are_being_renewed = False
+        if changed and self._pods.get(pod.metadata.uid) is tokens:
+            self._on_change(pod.metadata.uid)
+
+    async def _renew_one(self, pod: Pod, key: TokenKey, tokens: "_PodTokens") -> bool:
+        """Renew a token; returns False if it stays as it is."""
         try:
-            token = await self._request(pod, key)
+            tokens.entries[key].token = await self._request(pod, key)
         except ApiError as error:
             log.warning("token renewal failed", pod=pod.metadata.key, error=str(error))
-            return
         except Exception:
             log.exception("token renewal failed", pod=pod.metadata.key)
-            return
-        if self._entries.get(key) is entry:
-            entry.token = token
-            self._on_change(key.pod_uid)
+        else:
+            return True
+        return False
 
     async def _request(self, pod: Pod, key: TokenKey) -> Token:
         """Ask for a token. Raises ApiError."""
@@ -195,8 +216,17 @@ class Tokens:
 
 @define(eq=False)
 class _Entry:
-    """One token in use; `next_attempt` is when a renewal may be tried, in trio's time."""
+    """One token in use; `next_attempt` is when its renewal may be asked for, in trio's time."""
 
     token: Token | None = None
     lock: trio.Lock = field(factory=trio.Lock)
     next_attempt: float = -math.inf
+
+
+@define(eq=False)
+class _PodTokens:
+    """The tokens of one pod, and those that wait for their renewal, the first one first."""
+
+    entries: dict[TokenKey, _Entry] = field(factory=dict)
+    due: deque[TokenKey] = field(factory=deque)
+    are_being_renewed: bool = False

@@ -49,6 +49,10 @@ LOOKS_OF_NAMESPACE = 4
 """Pods that are looked at, at once. Each look costs some milliseconds of the event loop, and the
 hundreds of pods of one namespace that end at once would leave a turn to others every second."""
 
+MAX_GROUPS_KEPT = 100
+"""Supplemental groups of a container. A pod may ask for 65,536, and the runtime tells all of them
+for each container."""
+
 MESSAGE_THREADS = 8
 """Threads that read termination messages."""
 
@@ -276,7 +280,9 @@ def _observed_user(status: cri.ContainerStatus) -> ObservedUser | None:
         return None
     user = status.user.linux
     return ObservedUser(
-        uid=user.uid, gid=user.gid, supplemental_groups=tuple(user.supplemental_groups)
+        uid=user.uid,
+        gid=user.gid,
+        supplemental_groups=tuple(user.supplemental_groups[:MAX_GROUPS_KEPT]),
     )
 
 

@@ -85,9 +85,12 @@ class Collector:
     async def collect(self, pod: Pod, volume: Volume) -> Callable[[], Payload]:
         """Get all that the files of one volume are made of; returns the work that makes them.
 
-        Raises ObjectError (of a missing object); the work, which is for a thread, raises
-        ValueError (of a missing key, a bad path, too large a volume).
+        Raises ObjectError (of a missing object), VolumeTooLargeError (of too many sources, of which
+        none is fetched); the work, which is for a thread, raises ValueError (of a missing key, a
+        bad path, too large a volume).
         """
+        if volume.projected is not None:
+            PayloadBuilder().expect(len(volume.projected.sources))
         sources = await self._sources(pod, volume)
 
         def make() -> Payload:

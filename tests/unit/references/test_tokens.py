@@ -11,7 +11,7 @@ from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.references.pods import pod_with
 from trio_kubelet.k8s import Pod
 from trio_kubelet.references import ObjectError
-from trio_kubelet.references.tokens import renewal_time_ns
+from trio_kubelet.references.tokens import MAX_TOKENS_OF_POD, renewal_time_ns
 
 HOUR = 3600
 SECOND_NS = 1_000_000_000
@@ -116,6 +116,47 @@ async def test_the_tokens_of_a_pod_go_with_it(autojump_clock: MockClock) -> None
         first = await token(cluster, pod)
         cluster.references.unregister("u1")
         assert await token(cluster, pod) != first
+
+
+async def test_a_pod_has_no_more_tokens_than_its_number(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        pod = pod_with("u1")
+        first = await token(cluster, pod, audience="0")
+        for number in range(1, MAX_TOKENS_OF_POD):
+            await token(cluster, pod, audience=str(number))
+        with pytest.raises(ObjectError, match=r"^a pod has at most 100 service account tokens"):
+            await token(cluster, pod, audience="one more")
+        assert await token(cluster, pod, audience="0") == first
+        assert await token(cluster, pod_with("u2"))
+        assert requests(cluster) == MAX_TOKENS_OF_POD + 1
+
+
+async def test_the_tokens_of_a_pod_are_renewed_one_after_another(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        pod = pod_with("u1")
+        audiences = [str(number) for number in range(20)]
+        first = [await token(cluster, pod, audience=each) for each in audiences]
+        await trio.sleep(HOUR * 0.8)
+        cluster.server.faults.add(RequestFault(subresource="token", code=500, times=1))
+        before = len(trio_tasks())
+        for each in audiences:
+            await token(cluster, pod, audience=each)
+        assert len(trio_tasks()) <= before + 1
+        assert await cluster.told.wait() == ["u1"]
+        then = [await token(cluster, pod, audience=each) for each in audiences]
+        assert sum(now != old for now, old in zip(then, first, strict=True)) == 19
+        assert cluster.told.uids == []  # once for all
+
+
+def trio_tasks() -> list[trio.lowlevel.Task]:
+    """All tasks of this run."""
+    found = [trio.lowlevel.current_root_task()]
+    for task in found:
+        for nursery in task.child_nurseries if task is not None else ():
+            found += nursery.child_tasks
+    return [task for task in found if task is not None]
 
 
 async def test_no_token_is_in_what_is_printed(

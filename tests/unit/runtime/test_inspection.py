@@ -13,7 +13,12 @@ from trio_kubelet.rpc import InProcess
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime import inspection
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.inspection import LOOKS_OF_NAMESPACE, PodInspector, observed_container
+from trio_kubelet.runtime.inspection import (
+    LOOKS_OF_NAMESPACE,
+    MAX_GROUPS_KEPT,
+    PodInspector,
+    observed_container,
+)
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
 
 
@@ -31,6 +36,14 @@ def test_the_stop_signal_has_the_name_that_the_api_gives_it(number: int, name: s
     sent = cri.ContainerStatus(stop_signal=number)  # type: ignore[arg-type]
     told = cri.ContainerStatus().parse(bytes(sent))
     assert observed_container(told, "sandbox").stop_signal == name
+
+
+def test_few_of_a_containers_groups_are_kept() -> None:
+    user = cri.LinuxContainerUser(uid=1, gid=2, supplemental_groups=list(range(65_536)))
+    told = cri.ContainerStatus(user=cri.ContainerUser(linux=user))
+    kept = observed_container(told, "sandbox").user
+    assert kept is not None
+    assert kept.supplemental_groups == tuple(range(MAX_GROUPS_KEPT))
 
 
 async def test_pods_of_a_namespace_are_looked_at_in_turns_and_hold_up_no_other(

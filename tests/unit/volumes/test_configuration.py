@@ -39,7 +39,7 @@ from trio_kubelet.references import NoReferences, ObjectError, ObjectNotFoundErr
 from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.collect import Collector
-from trio_kubelet.volumes.payload import VolumeFile
+from trio_kubelet.volumes.payload import VolumeFile, VolumeTooLargeError
 from trio_kubelet.volumes.plugin import VolumesNotReady
 from trio_kubelet.volumes.volumes import Volumes
 
@@ -252,6 +252,15 @@ class TestProjected:
             "ca.pem": b"PEM",
         }
         assert {file.mode for file in files.values()} == {0o644}
+
+    async def test_nothing_is_fetched_for_more_sources_than_files(self, data: Fetched) -> None:
+        wanted = (
+            ServiceAccountTokenProjection(path=f"t{n}", audience=f"{n}") for n in range(10_001)
+        )
+        volume = projected(*(VolumeProjection(service_account_token=each) for each in wanted))
+        collector = Collector(data=data, allocatable=dict)
+        with pytest.raises(VolumeTooLargeError, match="has more than 10000 files"):
+            await collector.collect(pod_with(volume), volume)
 
     async def test_a_token_is_for_the_pods_own_eyes(self, data: Fetched) -> None:
         files = await self.collect(data, *self.SOURCES, group=99)
