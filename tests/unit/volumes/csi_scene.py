@@ -242,7 +242,7 @@ def describe(
     )
     uid = scene.server.create(PERSISTENT_VOLUME_CLAIMS, claim).metadata.uid
     spec = PersistentVolumeSpec(
-        csi=CSIPersistentVolumeSource(driver=NAME, volume_handle="h-1", **source),
+        csi=CSIPersistentVolumeSource(**{"driver": NAME, "volume_handle": "h-1", **source}),
         claim_ref=ObjectReference(uid=uid),
         **{"access_modes": ("ReadWriteOnce",), **(volume or {})},
     )
