@@ -22,6 +22,7 @@ from contextlib import contextmanager
 
 import structlog
 import trio
+from attrs import frozen
 
 from trio_kubelet.server.limits import Limits
 from trio_kubelet.tasks.turns import Turns
@@ -138,9 +139,12 @@ class Place:
             await self._table.turns_of_strangers.wait(self.peer)
 
     @contextmanager
-    def sending(self, size_bytes: int) -> Iterator[None]:
-        """Send the client so many bytes in the block, which may be cancelled to make room."""
-        self._table.start_sending(self, size_bytes)
+    def sending(self, copies_bytes: int, body: bytes = b"") -> Iterator[None]:
+        """Send the client something in the block, which may be cancelled to make room.
+
+        `copies_bytes` are in memory for this client alone; the same body may be for others, too.
+        """
+        self._table.start_sending(self, _Unsent(copies_bytes, body))
         try:
             yield
         finally:
@@ -151,6 +155,14 @@ class Place:
         self.gone = True
         if self._work is not None:
             self._work.cancel()
+
+
+@frozen
+class _Unsent:
+    """What one client has not taken yet: a body, and what is copied of it for this client."""
+
+    copies_bytes: int
+    body: bytes
 
 
 class ConnectionTable:
@@ -166,8 +178,10 @@ class ConnectionTable:
         self._between_requests: set[Place] = set()
         self._lasting: dict[Place, str] = {}
         """The owners of requests that last, in the order in which they began."""
-        self._unsent: dict[Place, int] = {}
-        """The bytes that clients have not taken yet, in the order in which their sending began."""
+        self._unsent: dict[Place, _Unsent] = {}
+        """What clients have not taken yet, in the order in which its sending began."""
+        self._clients_of_body: Counter[int] = Counter()
+        """By the bodies' identities: an answer that several clients have is in memory once."""
         self._unsent_bytes = 0
 
     async def give_turns(self) -> None:
@@ -231,10 +245,13 @@ class ConnectionTable:
         """Count the request of this connection no more."""
         self._lasting.pop(place, None)
 
-    def start_sending(self, place: Place, size_bytes: int) -> None:
-        """Count bytes that a client has not taken yet; others have to go if there are too many."""
-        self._unsent[place] = size_bytes
-        self._unsent_bytes += size_bytes
+    def start_sending(self, place: Place, unsent: "_Unsent") -> None:
+        """Count what a client has not taken yet; others have to go if there is too much."""
+        self._unsent[place] = unsent
+        self._unsent_bytes += unsent.copies_bytes
+        self._clients_of_body[id(unsent.body)] += 1
+        if self._clients_of_body[id(unsent.body)] == 1:
+            self._unsent_bytes += len(unsent.body)
         while self._unsent_bytes > self._limits.unsent_bytes:
             slowest = self._slowest_of_several()
             if slowest is None:
@@ -244,8 +261,21 @@ class ConnectionTable:
             slowest.make_room()
 
     def stop_sending(self, place: Place) -> None:
-        """Count the bytes for this client no more."""
-        self._unsent_bytes -= self._unsent.pop(place, 0)
+        """Count what is for this client no more."""
+        unsent = self._unsent.pop(place, None)
+        if unsent is None:
+            return
+        self._unsent_bytes -= unsent.copies_bytes
+        self._clients_of_body[id(unsent.body)] -= 1
+        if not self._clients_of_body[id(unsent.body)]:
+            del self._clients_of_body[id(unsent.body)]
+            self._unsent_bytes -= len(unsent.body)
+
+    def _unsent_bytes_of(self, place: Place) -> float:
+        """The bytes in memory for a client, with its part of a body that others have, too."""
+        unsent = self._unsent[place]
+        clients = self._clients_of_body[id(unsent.body)]
+        return unsent.copies_bytes + len(unsent.body) / clients
 
     def _slowest_of_several(self) -> Place | None:
         """The answer that has waited longest of those of the peer and owner with the most bytes.
@@ -258,7 +288,7 @@ class ConnectionTable:
         several = [places for places in answers.values() if len(places) > 1]
         if not several:
             return None
-        return max(several, key=lambda places: sum(self._unsent[each] for each in places))[0]
+        return max(several, key=lambda places: sum(map(self._unsent_bytes_of, places)))[0]
 
     def _make_room(self, peer: Hashable) -> None:
         if self._of_peer[peer] >= self._limits.connections_of_a_peer:

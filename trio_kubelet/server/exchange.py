@@ -222,7 +222,7 @@ class Exchange:
 
     async def _send_whole(self, head: h11.Response, body: bytes) -> None:
         data = self._http.send(head)
-        with self._client.place.sending(len(body) + COPIES * min(len(body), PIECE_BYTES)):
+        with self._client.place.sending(COPIES * min(len(body), PIECE_BYTES), body):
             for start in range(0, len(body), PIECE_BYTES):
                 if start:
                     await self._client.send(data)

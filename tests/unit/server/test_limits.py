@@ -27,6 +27,7 @@ from trio_kubelet.server.connections import (
     ClientGoneError,
     ConnectionTable,
     NoPlaceError,
+    Place,
     TooManyLastingError,
 )
 
@@ -104,7 +105,7 @@ async def test_clients_that_do_not_read_have_so_much_together() -> None:
     """Whoever of them has waited longest is hung up on, and others are answered."""
 
     async def much(_request: Request) -> Response:
-        return Response(body=MORE_THAN_SOCKETS_HOLD)
+        return Response(body=bytes(bytearray(MORE_THAN_SOCKETS_HOLD)))  # For this one alone.
 
     limits = Limits(unsent_bytes=3 * len(MORE_THAN_SOCKETS_HOLD))
     async with serving(much, limits) as port:
@@ -133,6 +134,21 @@ def test_the_answers_that_go_are_those_of_who_has_most_of_several() -> None:
         stack.enter_context(one[1].sending(100))
         assert not one[0].gone
         assert not one[1].gone
+
+
+def test_an_answer_that_several_clients_have_counts_once() -> None:
+    shared, others = b"x" * 10, [bytes((number,)) * 10 for number in range(3)]
+    table = ConnectionTable(Limits(unsent_bytes=20))
+    places = [Place(table, "peer") for _ in range(6)]
+    for _ in range(2):  # What was counted is counted no more once nobody has it.
+        with ExitStack() as stack:
+            for place in places[:3]:
+                stack.enter_context(place.sending(3, shared))
+            assert not any(place.gone for place in places)
+    with ExitStack() as stack:
+        for place, body in zip(places[3:], others, strict=True):
+            stack.enter_context(place.sending(0, body))
+        assert [place.gone for place in places[3:]] == [True, False, False]
 
 
 async def test_who_reads_the_node_s_answers_page_by_page_gets_them_whole(
