@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 import trustme
 
 from tests.missing import do_without
@@ -29,6 +30,7 @@ from trio_kubelet.pod_clients.dial import Dialer
 from trio_kubelet.pod_clients.http import HttpProber
 from trio_kubelet.pod_clients.result import ProbeOutcome, ProbeResult
 from trio_kubelet.pod_clients.share import ProbeShare
+from trio_kubelet.pod_clients.stream import ProbeStream, over_probe_tls, probe_tls
 
 
 class CountedShare(ProbeShare):
@@ -98,6 +100,39 @@ async def test_the_time_of_reads_and_writes_is_counted_for_the_pod(
         assert (await ask(port, share)).output == "ok"
     assert cpu.seconds >= 2
     assert share.used >= cpu.seconds
+
+
+class SharePieceByPiece(ProbeShare):
+    """Gives the pieces out one by one, as the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.given = trio.Event(), trio.Event()
+
+    async def wait_for_piece(self) -> None:
+        self.asked.set()
+        await self.given.wait()
+
+
+async def test_each_step_of_a_handshake_waits_for_a_piece_of_the_pod() -> None:
+    share, hands_shaken = SharePieceByPiece(), trio.Event()
+
+    async def shake_hands(raw: ProbeStream) -> None:
+        async with await over_probe_tls(raw, probe_tls(), LOOPBACK, share):
+            hands_shaken.set()
+
+    served = serving(answer(http(200)), server_tls("web"))
+    async with served as port, trio.open_nursery() as nursery:
+        connection = await Dialer().dial(LOOPBACK, port, ProbeShare())
+        # With a share of its own, the raw connection waits for none of the pieces that are seen.
+        raw = ProbeStream(connection, f"{LOOPBACK}:{port}", ProbeShare())
+        nursery.start_soon(shake_hands, raw)
+        with trio.fail_after(60):
+            await share.asked.wait()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert not hands_shaken.is_set()
+            share.given.set()
+            await hands_shaken.wait()
 
 
 async def test_a_server_that_changes_keys_again_and_again_is_refused(tmp_path: Path) -> None:
