@@ -19,7 +19,7 @@ from trio_kubelet.k8s import documents, image_reference, service
 from trio_kubelet.k8s.client import read_ahead
 from trio_kubelet.kernel import state_file
 from trio_kubelet.logs import lines as log_lines
-from trio_kubelet.logs import query
+from trio_kubelet.logs import partial_lines, query
 from trio_kubelet.logs import reader as log_reader
 from trio_kubelet.plugins import registry, sockets
 from trio_kubelet.pod_clients import http2, http_messages, share
@@ -133,6 +133,10 @@ NAMED = {
         number(deleted_files.MAX_PROCESSES),
         number(deleted_files.MAX_DESCRIPTORS),
         number(deleted_files.MAX_FILES),
+    ],
+    "What all readers of logs hold": [
+        mib(partial_lines.MAX_HELD_BYTES),
+        mib(log_lines.MAX_LINE_BYTES),
     ],
     "What clients have not taken yet": [mib(server.Limits().unsent_bytes)],
     "Long answers that are written": [

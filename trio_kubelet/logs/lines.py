@@ -43,6 +43,15 @@ class LogLines:
         """True if as much was sent as was asked for."""
         return self._left == 0
 
+    @property
+    def partial_bytes(self) -> int:
+        """The size of what is held of a line of the file whose end has not come."""
+        return len(self._carry)
+
+    def leave_out(self) -> None:
+        """Leave out the line whose end has not come, up to its end."""
+        self._carry, self._skipping = b"", True
+
     def feed(self, data: bytes) -> bytes:
         """The bytes to send of the next piece of a file."""
         lines = (self._carry + data).split(b"\n")
@@ -51,7 +60,7 @@ class LogLines:
             del lines[0]
             self._skipping = False
         if len(self._carry) > MAX_LINE_BYTES:
-            self._carry, self._skipping = b"", True
+            self.leave_out()
         return self._limited(b"".join([text for line in lines if (text := self._text(line))]))
 
     def flush(self) -> bytes:

@@ -23,6 +23,7 @@ from trio_kubelet.logs.files import (
 )
 from trio_kubelet.logs.lines import LogLines
 from trio_kubelet.logs.options import LogOptions
+from trio_kubelet.logs.partial_lines import PartialLines
 from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
 from trio_kubelet.tasks.pieces import StreamPieces
 
@@ -48,6 +49,7 @@ class LogReader:
     pieces: StreamPieces = field(
         factory=lambda: StreamPieces(MOST_PIECE_BYTES, LEAST_PIECE_BYTES, ALL_PIECES_BYTES)
     )
+    partial_lines: PartialLines = field(factory=PartialLines)
     threads: FairLimiter = field(
         factory=lambda: FairLimiter(THREADS, THREADS_OF_NAMESPACE, THREADS_OF_POD)
     )
@@ -75,13 +77,15 @@ class LogReader:
             files = _LogFiles(share, folder, place, follower, opened)
             stack.callback(files.close)
             lines = LogLines(options)
+            stack.callback(self.partial_lines.forget, lines)
             if options.tail_lines is not None:
                 await _seek_tail(share, opened, options.tail_lines)
             yield b""
             while not lines.full:
                 # Looked at before the read: what was printed until then is read now.
                 ended, is_over = has_ended(), await files.is_over()
-                piece = await _next_piece(share, files.current, self.pieces.size_bytes, lines)
+                read = partial(self._read_piece, files.current, lines, pod.namespace)
+                piece = await share.run_sync(read)
                 if piece is not None:
                     yield piece
                 elif follower is None:
@@ -101,6 +105,12 @@ class LogReader:
                     with trio.move_on_at(files.over_at):
                         await follower.wait()
 
+    def _read_piece(self, opened: OpenLog, lines: LogLines, namespace: str) -> bytes | None:
+        """Return the bytes to send of the next piece of a file, None at its end. Blocks."""
+        with self.partial_lines.reading(lines, namespace):
+            data = opened.read(self.pieces.size_bytes)
+            return lines.feed(data) if data else None
+
 
 async def _seek_tail(share: Share, opened: OpenLog, count: int) -> None:
     search = TailSearch(opened.file, count)
@@ -108,18 +118,6 @@ async def _seek_tail(share: Share, opened: OpenLog, count: int) -> None:
     while offset is None:
         offset = await share.run_sync(search.step)
     opened.file.seek(offset)
-
-
-async def _next_piece(
-    share: Share, opened: OpenLog, size_bytes: int, lines: LogLines
-) -> bytes | None:
-    """The bytes to send of the next piece of a file, None at its end."""
-
-    def read() -> bytes | None:
-        data = opened.read(size_bytes)
-        return lines.feed(data) if data else None
-
-    return await share.run_sync(read)
 
 
 @define(eq=False)
