@@ -6,7 +6,8 @@ It serves the devices that `devices.json` in its folder names, {"dev-0": "Health
 for one at NUMA node 1, looks at the
 file five times a second, and registers with the node's agent whenever that has a new socket, until
 it is killed. Calls are written to `calls.jsonl` in its folder. What it does wrong is asked of
-`faults.json` there, at each call: {"Allocate": {"hang": true}}.
+`faults.json` there, at each call: {"Allocate": {"hang": true}}, or {"Allocate": {"slow": 20}} for
+one that takes 20 seconds.
 """
 
 import argparse
@@ -69,7 +70,7 @@ class LabDevicePlugin:
         self.changed = trio.Event()
 
     def set_faults(self, **faults: Mapping[str, object]) -> None:
-        """Say what goes wrong from now on, by method: `hang`, `fail` with a `code`, `answer`."""
+        """Say what goes wrong from now on, by method: `hang`, `slow`, `fail` with a `code`."""
         _write_whole(self.folder / "faults.json", faults)
 
     def devices(self) -> Mapping[str, str]:
@@ -227,6 +228,8 @@ class LabDevicePlugin:
         fault: dict[str, Any] = faults.get(method, {})
         if fault.get("hang"):
             await trio.sleep_forever()
+        if fault.get("slow"):
+            await trio.sleep(fault["slow"])
         if fault.get("fail"):
             raise RpcError(Code[fault.get("code", "UNKNOWN")], str(fault["fail"]))
         return fault

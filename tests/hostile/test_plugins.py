@@ -22,6 +22,7 @@ CONTAINERS = 100
 HEALTHY = {f"device-{number}": f"Healthy@{number % 2}" for number in range(MAX_DEVICES)}
 UNHEALTHY = dict.fromkeys(HEALTHY, "Unhealthy")
 FLIPS = 3
+NAMES = [f"hostile-{number}" for number in range(5)]
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +94,30 @@ def test_thousands_of_devices_that_become_unhealthy_and_healthy(victims: Victims
             for told, devices in [("Healthy", HEALTHY), ("Unhealthy", UNHEALTHY)] * FLIPS:
                 plugin.set_devices(devices)
                 victims.wait_pod("hostile", partial(has_devices, told))
+
+
+def test_pods_whose_devices_take_forever_to_be_allocated(victims: Victims) -> None:
+    """Each waits for its own call, which is for a device of its own, and no other pod waits."""
+    agent = victims.agent
+    neighbour = pod_manifest("neighbour", {"name": "c", "image": "good"})
+    with device_plugin(agent) as plugin, victims.undisturbed():
+        plugin.set_faults(Allocate={"hang": True})
+        wait_registered(plugin)
+        for name in NAMES:
+            agent.write(name, {**with_devices(1), "metadata": {"name": name}})
+        wait_until(
+            lambda: len(plugin.calls("Allocate")) == len(NAMES),
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: f"the plugin is asked for {plugin.calls('Allocate')}",
+        )
+        agent.write("neighbour", neighbour)
+        victims.wait_pod("neighbour", is_running)
+        ids = [each for call in plugin.calls("Allocate") for each in call["ids"]]
+        assert len(set(ids)) == len(ids) == len(NAMES)
+        for name in (*NAMES, "neighbour"):
+            agent.remove(name)
+        agent.wait_for(lambda pods: all(name.startswith("good") for name in pods))
+    plugin.set_faults()
 
 
 SETTINGS, PING = b"\0\0\0\4\0\0\0\0\0", b"\0\0\x08\6\0\0\0\0\0whatever"
