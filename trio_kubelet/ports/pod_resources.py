@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import betterproto
-import structlog
 import trio
 from attrs import frozen
 
-from state_machines.backoff import BackoffPolicy
 from trio_kubelet.devices.checkpoint import DeviceRecord
 from trio_kubelet.devices.choice import by_device
 from trio_kubelet.devices.client import Devices
@@ -25,6 +23,7 @@ from trio_kubelet.dra.claims import ClaimProblem, claim_names, container_uses, d
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.k8s.client.rate_limit import RateLimit, TokenBucket
 from trio_kubelet.k8s.totals import is_sidecar
+from trio_kubelet.ports.root_socket import serve_root
 from trio_kubelet.resource_managers.cpu_sets import CpuSet
 from trio_kubelet.resource_managers.hints import nodes_in
 from trio_kubelet.resource_managers.managers import ResourceManagers
@@ -33,19 +32,15 @@ from trio_kubelet.resource_managers.memory_draft import (
     MemoryBlock,
     allocatable_blocks,
 )
-from trio_kubelet.rpc import Code, RpcError, ServerLimits, encode_ahead, present, serve
+from trio_kubelet.rpc import Code, RpcError, ServerLimits, encode_ahead, present
 from trio_kubelet.rpc.stubs import v1 as wire
 from trio_kubelet.tasks.callbacks import Callbacks
-from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.tasks.threads import run_in_thread
-
-log = structlog.get_logger("devices")
 
 SOCKET = "kubelet.sock"
 RATE = RateLimit(qps=100.0, burst=10)
 MAX_WAITING = 10
 """Calls that wait for the thread which makes answers: one of 16,384 devices takes 0.3 s of it."""
-RETRY = BackoffPolicy(initial_seconds=1.0, cap_seconds=30.0)
 MAX_SHOWN = 256
 
 _Claims = Mapping[tuple[str, str], ClaimRecord]
@@ -97,20 +92,8 @@ class PodResourcesLister:
 
     async def run(self) -> None:
         """Serve the socket until cancelled; where that fails it is tried again."""
-        retries, path = Retries(RETRY), self._folder / SOCKET
-        while True:
-            try:
-                await serve(
-                    [self],
-                    path,
-                    contracts=(wire.PodResourcesListerBase,),
-                    mode=0o600,
-                    limits=ServerLimits(),
-                )
-            except OSError as error:
-                words = "pod resources socket failed"
-                retries.warn(log, words, path=str(path), error=str(error))
-            await retries.wait()
+        path, contract = self._folder / SOCKET, wire.PodResourcesListerBase
+        await serve_root(self, path, contract, ServerLimits(), what="pod resources")
 
     async def list(self, _: wire.ListPodResourcesRequest) -> wire.ListPodResourcesResponse:
         """Tell of all pods that hold resources. Raises RpcError."""
