@@ -23,6 +23,7 @@ from trio_kubelet.logs import partial_lines, query
 from trio_kubelet.logs import reader as log_reader
 from trio_kubelet.plugins import registry, sockets
 from trio_kubelet.pod_clients import http2, http_messages, share
+from trio_kubelet.ports import pod_events, pods_api
 from trio_kubelet.references import kept_bytes, object_references, tokens, watched
 from trio_kubelet.resources import cgroup_tree
 from trio_kubelet.runtime import inspection
@@ -115,6 +116,17 @@ NAMED = {
     "What is recorded of devices": [
         mib(device_records.MAX_RECORDED_BYTES),
         mib(device_records.MAX_RECORDED_BYTES_OF_RESOURCE),
+    ],
+    "Connections to the pods socket": [number(pods_api.CALLS)],
+    "Lists and single pods": [
+        f"{pods_api.RATE.qps:.0f} in a second",
+        f"{pods_api.RATE.burst} at once",
+        f"{pods_api.MAX_WAITING} that wait",
+        mib(pods_api.MAX_LIST_BYTES),
+    ],
+    "Events that a client of the pods socket": [
+        number(pod_events.MAX_EVENTS),
+        mib(pod_events.MAX_EVENT_BYTES),
     ],
     "Resource claims that pods of the node use": [
         number(claim_records.MAX_CLAIMS),

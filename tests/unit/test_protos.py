@@ -24,6 +24,7 @@ CONTRACTS = {
     "deviceplugin/v1beta1/api.proto": "deviceplugin-v1beta1.tsv",
     "pluginregistration/v1/api.proto": "pluginregistration-v1.tsv",
     "podresources/v1/api.proto": "podresources-v1.tsv",
+    "pods/v1alpha1/api.proto": "pods-v1alpha1.tsv",
 }
 
 Field = descriptor_pb2.FieldDescriptorProto

@@ -118,6 +118,8 @@ class Monitoring:
         parts.devices.on_allocated.add(safe(counter.devices_allocated))
         parts.pod_resources.on_request.add(safe(counter.pod_resources_asked))
         parts.pod_resources.on_error.add(safe(counter.pod_resources_refused))
+        if parts.pods_api is not None:
+            parts.pods_api.events.on_dropped.add(safe(counter.pod_events_dropped))
         volumes = VolumeCounter(counter.counts)
         parts.csi_drivers.on_call.add(safe(volumes.csi_called))
         parts.volume_operations.on_operation.add(safe(volumes.volume_operated))

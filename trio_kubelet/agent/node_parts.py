@@ -54,7 +54,9 @@ from trio_kubelet.node.system_cgroups import system_cgroup_paths
 from trio_kubelet.pleg import Pleg, PodChange
 from trio_kubelet.plugins import PluginRegistry
 from trio_kubelet.pod_clients.share import ProbeShares
+from trio_kubelet.ports.pod_events import PodEvents
 from trio_kubelet.ports.pod_resources import PodResourcesLister
+from trio_kubelet.ports.pods_api import PodsApi
 from trio_kubelet.probes import ProbeChange
 from trio_kubelet.resource_managers.cpu_watch import CpuWatch
 from trio_kubelet.resources import CgroupDriver
@@ -95,7 +97,7 @@ from trio_kubelet.volumes import PodFolders, VolumeOperations
 from trio_kubelet.volumes.folders import make_folders
 
 PLUGINS_REGISTRY = "plugins_registry"
-DEVICE_PLUGINS, POD_RESOURCES = "device-plugins", "pod-resources"
+DEVICE_PLUGINS, POD_RESOURCES, PODS_API = "device-plugins", "pod-resources", "pods-api"
 CSI_PLUGIN, DEVICE_PLUGIN, DRA_PLUGIN = "CSIPlugin", "DevicePlugin", "DRAPlugin"
 """The types by which CSI drivers, device plugins and drivers of resource claims register."""
 
@@ -253,6 +255,7 @@ class NodeParts:
         self.stop_turns = Turns()
         self.probe_shares = ProbeShares()
         self.sources_known = trio.Event()
+        self.pods_api = _pods_api(self)
         self.image_garbage = _image_collector(self)
         self.log_rotator = _log_rotator(self)
         self.cache.on_observation.add(self.log_rotator.pod_changed)
@@ -315,6 +318,11 @@ class NodeParts:
         """The pods of the sources with their newest statuses."""
         return [self.statuses.with_status(stored.pod) for stored in self.store]
 
+    def pod_of_uid(self, uid: str) -> Pod | None:
+        """A pod of the sources with its newest status."""
+        stored = self.store.get(uid)
+        return self.statuses.with_status(stored.pod) if stored is not None else None
+
     def pod(self, namespace: str, name: str) -> Pod | None:
         """A pod of the sources by its name, with its newest status."""
         for pod in self.pods():
@@ -350,6 +358,7 @@ class NodeParts:
             ("device plugins directory", self.root / DEVICE_PLUGINS, 0o750),
             ("podresources directory", self.root / POD_RESOURCES, 0o750),
             ("checkpoint directory", self.root / "checkpoints", 0o700),
+            *((("pods API directory", self.root / PODS_API, 0o750),) if self.pods_api else ()),
         ):
             try:
                 make_folders(folder, mode)
@@ -401,6 +410,19 @@ def _log_rotator(parts: NodeParts) -> LogRotator:
         rotation_policy(configuration),
         parts.clock,
         configuration.container_log_max_workers,
+    )
+
+
+def _pods_api(parts: NodeParts) -> PodsApi | None:
+    """Make the part that tells programs of the node of its pods; None without its gate."""
+    if not parts.settings.gates["PodsAPI"]:
+        return None
+    return PodsApi(
+        parts.root / PODS_API,
+        PodEvents(parts.store, parts.statuses, parts.pod_of_uid),
+        parts.pods,
+        parts.pod_of_uid,
+        parts.sources_known,
     )
 
 

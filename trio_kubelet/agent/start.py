@@ -82,6 +82,8 @@ class Agent:
     async def serve_plugins(self) -> None:
         """Answer on the sockets that speak gRPC, inside `open_rpc_loop()`, until cancelled."""
         async with trio.open_nursery() as nursery:
+            if self.parts.pods_api is not None:
+                nursery.start_soon(self.parts.pods_api.run)
             await self.parts.devices.plugins.running.wait()
             nursery.start_soon(self.parts.device_registration.run)
             nursery.start_soon(self.parts.pod_resources.run)

@@ -207,11 +207,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "PodLogsQuerySplitStreams": ALPHA,
     "PodObservedGenerationTracking": always(GA),
     "PodReadyToStartContainersCondition": always(BETA),
-    "PodsAPI": never(
-        "its answers are pods in the API's protobuf, which the agent does not have; `/pods` of its "
-        "own socket and of its port has them in JSON",
-        ALPHA,
-    ),
+    "PodsAPI": ALPHA,
     "PreventStaticPodAPIReferences": always(BETA),
     "ProcMountType": always(GA_UNLOCKED),
     "QOSReserved": ALPHA,

@@ -213,6 +213,10 @@ class EventCounter:
         """Count a call there that was answered with an error."""
         self.counts.pod_resources_errors_by_kind[kind].labels("v1").inc()
 
+    def pod_events_dropped(self, number: int) -> None:
+        """Count events that a client of the pods socket has lost."""
+        self.counts.pod_events_dropped.inc(number)
+
     def evicted(self, signal: str) -> None:
         """A pod is evicted for a signal, or for a limit of its own."""
         self.counts.evictions.labels(eviction_signal=signal).inc()

@@ -216,6 +216,10 @@ class Counts:
             kind: gauge(f"{endpoint}_errors_{kind}", f"Failed calls of the kind {kind}.", version)
             for kind in kinds
         }
+        self.pod_events_dropped = counter(
+            "kubelet_pod_watch_events_dropped",
+            "Events of pods that clients of the pods socket did not take in time.",
+        )
         signal = ["eviction_signal"]
         self.evictions = gauge("kubelet_evictions", "Pods that were evicted.", signal)
         self.eviction_stats_age = seconds(

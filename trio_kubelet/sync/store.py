@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
 from trio_kubelet.pod_source import source_of
+from trio_kubelet.tasks.callbacks import Callbacks
 
 
 @frozen(kw_only=True)
@@ -28,9 +29,13 @@ class StoredPod:
 
 
 class PodStore:
-    """The desired pods. Plain methods, no waiting, one owner."""
+    """The desired pods. Plain methods, no waiting, one owner.
+
+    `on_change` is called with the UID of a pod that is added, has a newer version, or is removed.
+    """
 
     def __init__(self) -> None:
+        self.on_change: Callbacks[[str]] = Callbacks()
         self._pods: dict[str, StoredPod] = {}
         self._incarnations = 0
 
@@ -52,11 +57,16 @@ class PodStore:
         self._incarnations += 1
         stored = StoredPod(pod=pod, incarnation=self._incarnations, added_at=now)
         self._pods[pod.metadata.uid] = stored
+        self.on_change.call(pod.metadata.uid)
         return stored
 
     def update(self, pod: Pod) -> StoredPod | None:
         """Store a newer version of a pod; None if its source has no such pod here."""
-        return self._change(pod.metadata.uid, pod=pod) if self._has(pod) else None
+        if not self._has(pod):
+            return None
+        stored = self._change(pod.metadata.uid, pod=pod)
+        self.on_change.call(pod.metadata.uid)
+        return stored
 
     def reject(self, uid: str) -> None:
         """Remember that admission refused the pod."""
@@ -70,7 +80,11 @@ class PodStore:
 
     def remove(self, pod: Pod) -> StoredPod | None:
         """Forget a pod; its former entry, None if its source has no such pod here."""
-        return self._pods.pop(pod.metadata.uid) if self._has(pod) else None
+        if not self._has(pod):
+            return None
+        removed = self._pods.pop(pod.metadata.uid)
+        self.on_change.call(pod.metadata.uid)
+        return removed
 
     def active(self) -> Iterator[StoredPod]:
         """The pods that hold resources: admitted, and not over by their task or their status.

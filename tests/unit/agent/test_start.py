@@ -21,7 +21,7 @@ from trio_kubelet.agent.ports import Ports
 from trio_kubelet.agent.start import Agent
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.changes import LIVE
-from trio_kubelet.config.gates import FeatureGates
+from trio_kubelet.config.gates import FeatureGates, resolve
 from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.config.parts import (
     KubeletAuthentication,
@@ -234,6 +234,17 @@ async def test_the_root_folder_has_what_every_agent_needs(tmp_path: Path) -> Non
     expected = dict.fromkeys(("pods", "plugins", "plugins_registry", "pod-resources"), "0o750")
     expected["checkpoints"] = "0o700"
     assert {name: modes[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("on", [False, True])
+async def test_the_folder_of_the_pods_socket_is_there_with_its_gate(
+    tmp_path: Path, *, on: bool
+) -> None:
+    async with start(tmp_path, gates=resolve({"PodsAPI": on}).gates) as at:
+        at.agent.parts.make_folders()
+    folder = tmp_path / "pods-api"
+    assert folder.exists() == on
+    assert not on or oct(folder.stat().st_mode & 0o7777) == "0o750"
 
 
 async def test_what_the_host_warns_of_are_events(tmp_path: Path) -> None:

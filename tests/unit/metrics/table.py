@@ -54,9 +54,6 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {
         "task asks for it, and that is no relist.": """
             kubelet_pleg_pod_relist_duration_seconds
         """,
-        "Nobody can watch pods on the node: it has no gRPC API of pods.": """
-            kubelet_pod_watch_events_dropped_total
-        """,
         "They describe a program in Go, or its libraries; the agent's own words are in "
         "`trio_kubelet_build_info`.": """
             cardinality_enforcement_unexpected_categorizations_total kubelet_metrics_provider
