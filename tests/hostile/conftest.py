@@ -35,5 +35,6 @@ def node_port(tmp_path_factory: pytest.TempPathFactory) -> NodePort:
 def victims(node_port: NodePort, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victims]:
     """Ten good pods on the hollow runtime."""
     folder: Path = tmp_path_factory.mktemp("hostile")
-    with LabAgent(folder, endpoint="", settings=node_port.settings) as agent:
+    settings = {**node_port.settings, "featureGates": {"PodsAPI": True}}
+    with LabAgent(folder, endpoint="", settings=settings) as agent:
         yield Victims.of(agent, {"name": "c", "image": "good"})
