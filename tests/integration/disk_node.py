@@ -41,7 +41,9 @@ class DiskNode:
         )
         objects = self.cluster.references
         kinds = disk_kinds(objects)
-        disks = DiskStages(self.folders, self.staged, kinds, attaches=self.attaches)
+        disks = DiskStages(
+            self.folders, self.staged, kinds, attaches=self.attaches, recorder=self.recorder
+        )
         node = NodeOfVolumes(disks=disks, recorder=self.recorder)
         volumes = local_volumes(self.folders, lambda pod: 1 << 20, data=objects, node=node)
         async with trio.open_nursery() as nursery:

@@ -22,6 +22,9 @@ from tests.unit.references.cluster import open_cluster
 from tests.unit.volumes.persistent import claiming_pod
 from trio_kubelet.k8s import Pod, PodSecurityContext
 from trio_kubelet.kernel.mountinfo import is_mounted
+from trio_kubelet.tasks.clock import SystemClock
+from trio_kubelet.telemetry import EventRecorder, Journal
+from trio_kubelet.telemetry.events import RecordedEvent
 from trio_kubelet.volumes import PodFolders
 from trio_kubelet.volumes.mount import mount, unmount
 from trio_kubelet.volumes.plugin import VolumesNotReady
@@ -265,9 +268,19 @@ async def test_a_device_with_another_file_system_than_wanted_is_not_formatted(
     format_ext4(device)
     before = content(device, "UUID")
     bind_device(node.cluster, device, fs_type="xfs")
+    events: list[RecordedEvent] = []
+    node.recorder = EventRecorder(Journal(SystemClock()), "node")
+    node.recorder.on_event.add(events.append)
     async with node.agent() as volumes:
         with pytest.raises(VolumesNotReady, match="as xfs, it already contains ext4 failed"):
             await volumes.prepare(claiming_pod("a"))
+        (event,) = events
+        assert event.volume is not None
+        assert (event.volume.metadata.name, event.reason) == (
+            "pv-data",
+            "FailedMountOnFilesystemMismatch",
+        )
+        assert event.message.startswith('MountVolume failed for volume "pv-data" : mount of ')
         await volumes.remove_pod("a")
         await until_nothing_is_left(node)
     assert content(device, "UUID") == before

@@ -178,6 +178,7 @@ async def make_pod_parts(
         staged,
         disk_kinds(cluster.references),
         attaches=attaches and isinstance(cluster, Cluster),
+        recorder=parts.recorder,
     )
     volumes = local_volumes(
         folders,

@@ -345,6 +345,15 @@ def _about(recorded: RecordedEvent, node_name: str) -> ObjectReference:
             uid=claim.metadata.uid,
             resource_version=claim.metadata.resource_version,
         )
+    if recorded.volume is not None:
+        metadata = recorded.volume.metadata
+        return ObjectReference(
+            api_version="v1",
+            kind="PersistentVolume",
+            name=metadata.name,
+            uid=metadata.uid,
+            resource_version=metadata.resource_version,
+        )
     if pod is None:  # by its name, not its UID: `kubectl describe node` looks for that
         return ObjectReference(kind="Node", name=node_name, uid=node_name)
     return ObjectReference(

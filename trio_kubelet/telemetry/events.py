@@ -11,7 +11,7 @@ from enum import StrEnum
 import structlog
 from attrs import define, field, frozen
 
-from trio_kubelet.k8s import PersistentVolumeClaim, Pod
+from trio_kubelet.k8s import PersistentVolume, PersistentVolumeClaim, Pod
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.telemetry.journal import Journal
 
@@ -32,7 +32,7 @@ class EventType(StrEnum):
 
 @frozen(kw_only=True)
 class RecordedEvent:
-    """One event about a pod, about a claim, or about the node when both are None.
+    """One event about a pod, a claim, a persistent volume, or about the node if all are None.
 
     `container` is the name of the container it is about, empty for the pod as a whole.
     `caused_by_pod`: it is about the node, on account of what a pod asks for.
@@ -46,6 +46,7 @@ class RecordedEvent:
     annotations: dict[str, str] = field(factory=dict)
     caused_by_pod: bool = False
     claim: PersistentVolumeClaim | None = None
+    volume: PersistentVolume | None = None
 
 
 @define(eq=False)
@@ -84,6 +85,11 @@ class EventRecorder:
         """Record an event about a claim on a volume."""
         event = RecordedEvent(pod=None, claim=claim, type=kind, reason=reason, message=message)
         self._record(f"claim {claim.metadata.key}", event)
+
+    def volume(self, volume: PersistentVolume, kind: EventType, reason: str, message: str) -> None:
+        """Record an event about a persistent volume."""
+        event = RecordedEvent(pod=None, volume=volume, type=kind, reason=reason, message=message)
+        self._record(f"volume {volume.metadata.name}", event)
 
     def node(
         self, kind: EventType, reason: str, message: str, *, caused_by_pod: bool = False

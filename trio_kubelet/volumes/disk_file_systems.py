@@ -46,6 +46,10 @@ class MissingToolError(OSError):
     """A program of the host that is needed is not installed; the text says which."""
 
 
+class FileSystemMismatchError(OSError):
+    """A disk cannot be mounted, and has something else on it than the file system asked for."""
+
+
 @frozen(kw_only=True)
 class FileSystem:
     """The file system that a volume asks for; without a type, that which is there, or ext4.
@@ -99,7 +103,10 @@ def failure(what: str, end: ProgramEnd) -> OSError:
 
 
 async def mount_disk(device: Path, target: Path, wanted: FileSystem) -> None:
-    """Mount a disk on a folder; an empty one is formatted first. Raises OSError, ValueError."""
+    """Mount a disk on a folder; an empty one is formatted first.
+
+    Raises FileSystemMismatchError, OSError, ValueError.
+    """
     present = await _content(device)
     fs_type = wanted.fs_type or ("" if present else DEFAULT_FS_TYPE)
     if not present:
@@ -112,9 +119,11 @@ async def mount_disk(device: Path, target: Path, wanted: FileSystem) -> None:
     words = (*kind, "-o", wanted.mount_options, str(device), str(target))
     end = await run_tool("mount", *words, seconds=MOUNT_SECONDS)
     if end.problem:
+        if present in ("", fs_type):
+            raise failure(f"mount of {device}", end)
         wish = f" as {fs_type}" if fs_type else ""
-        why = f"{wish}, it already contains {present}" if present not in ("", fs_type) else ""
-        raise failure(f"mount of {device}{why}", end)
+        why = failure(f"mount of {device}{wish}, it already contains {present}", end)
+        raise FileSystemMismatchError(str(why))
 
 
 async def _content(device: Path) -> str:

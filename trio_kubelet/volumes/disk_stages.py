@@ -16,7 +16,13 @@ from trio_kubelet.k8s import PersistentVolumeAccessMode, Pod
 from trio_kubelet.kernel.mountinfo import is_mounted, mount_points
 from trio_kubelet.references import ObjectError
 from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
-from trio_kubelet.volumes.disk_file_systems import FileSystem, mount_disk, program_limiter
+from trio_kubelet.telemetry import EventRecorder, EventType
+from trio_kubelet.volumes.disk_file_systems import (
+    FileSystem,
+    FileSystemMismatchError,
+    mount_disk,
+    program_limiter,
+)
 from trio_kubelet.volumes.disks import AttachedDisk, DiskKind, DiskRecords, KnownDisks
 from trio_kubelet.volumes.folders import FOLDER_MODE, PodFolders, make_folders, plugin_folder
 from trio_kubelet.volumes.mount import unmount
@@ -88,7 +94,8 @@ class DiskStage:
 class DiskStages:
     """Disks of all kinds, as one kind of volumes that are staged.
 
-    `attaches`: a controller tells the node which disks it may have.
+    `attaches`: a controller tells the node which disks it may have. `recorder` is told of a disk
+    with another file system than its PersistentVolume says.
     """
 
     folders: PodFolders
@@ -96,6 +103,7 @@ class DiskStages:
     sources: Mapping[str, DiskKind]
     """The kinds, by the field that the source stands in: `iscsi`."""
     attaches: bool
+    recorder: EventRecorder | None = None
     kinds: Mapping[str, DiskKind] = field(init=False)
     """The same by the names of plugins."""
     records: DiskRecords = field(init=False)
@@ -146,9 +154,22 @@ class DiskStages:
                     await threads.run_sync(partial(make_folders, target, FOLDER_MODE))
                     if not await threads.run_sync(partial(is_mounted, target)):
                         async with self._mounting.share_of(pod.metadata):
-                            await mount_disk(device, target, wanted)
+                            await self._mount(volume, device, target, wanted)
 
         return work
+
+    async def _mount(
+        self, volume: ResolvedVolume, device: Path, target: Path, wanted: FileSystem
+    ) -> None:
+        """Mount a disk. Raises OSError, ValueError."""
+        try:
+            await mount_disk(device, target, wanted)
+        except FileSystemMismatchError as error:
+            if volume.persistent is not None and self.recorder is not None:
+                words = f'MountVolume failed for volume "{volume.spec_name}" : {error}'
+                reason = "FailedMountOnFilesystemMismatch"
+                self.recorder.volume(volume.persistent, EventType.WARNING, reason, words)
+            raise
 
     async def begin_unstaging(self, disk: AttachedDisk, threads: Share) -> Work:
         """Return the work that unmounts and detaches a disk; both raise VolumeError."""

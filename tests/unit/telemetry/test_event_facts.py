@@ -47,8 +47,6 @@ class PassedOn:
 
 Place = Said | Left | PassedOn
 
-VOLUMES = Left("persistent volumes")
-
 PROBES = "probes/runner.py"
 IMAGE_COLLECTOR = "runtime/images/collector.py"
 
@@ -83,7 +81,7 @@ REASONS: Mapping[str, Said | Left] = {
     "FailedKillPod": Said(f"{SYNCER} {STORAGE} resources/pod_cgroups.py"),
     "FailedMapVolume": Said("volumes/plugin.py"),
     "FailedMount": Said("volumes/plugin.py"),
-    "FailedMountOnFilesystemMismatch": VOLUMES,
+    "FailedMountOnFilesystemMismatch": Said("volumes/disk_stages.py"),
     "FailedNodeAllocatableEnforcement": Said("node/enforcement.py"),
     # Of pods whose spec changes to one that needs what the node does not declare: by a resize.
     "FailedNodeDeclaredFeaturesCheck": Left("an occasion: such a resize is Infeasible"),
@@ -124,12 +122,12 @@ REASONS: Mapping[str, Said | Left] = {
     "Shutdown": Said("node/shutdown.py"),
     "Started": Said(STARTER),
     "Starting": Said("agent/start.py"),
-    "SuccessfulAttachVolume": VOLUMES,
+    "SuccessfulAttachVolume": Left("nothing: it is another's, as FailedAttachVolume"),
     "SuccessfulMountVolume": Said("volumes/devices.py"),
     "Unhealthy": Said(PROBES),
     "VolumePermissionChangeInProgress": Said("volumes/ownership.py"),
     "VolumeResizeFailed": Said("volumes/csi_expansion.py"),
-    "VolumeResizeSuccessful": VOLUMES,
+    "VolumeResizeSuccessful": Left("an occasion: FileSystemResizeSuccessful tells of nodes"),
 }
 
 MESSAGES: Mapping[tuple[str, str, str], Place] = {

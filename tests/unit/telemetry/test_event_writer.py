@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from tests.trio_clock import TrioClock
-from trio_kubelet.k8s import Container, Event, ObjectMeta, Pod, PodSpec
+from trio_kubelet.k8s import Container, Event, ObjectMeta, PersistentVolume, Pod, PodSpec
 from trio_kubelet.k8s.kinds import EVENTS
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.telemetry.correlation import Correlator, EventDecision
@@ -94,6 +94,17 @@ async def test_an_event_of_the_node_is_where_describe_looks_for_it(
         about = event.involved_object
         assert (about.kind, about.name, about.uid, about.namespace) == ("Node", "n1", "n1", "")
         assert event.metadata.namespace == "default"
+
+
+async def test_an_event_of_a_persistent_volume_is_about_that(autojump_clock: MockClock) -> None:
+    volume = PersistentVolume(metadata=ObjectMeta(name="pv", uid="u"))
+    async with node() as at:
+        at.recorder.volume(volume, EventType.WARNING, "FailedMountOnFilesystemMismatch", "no")
+        await at.server.until(at.events)
+        (event,) = at.events()
+        about = event.involved_object
+        assert (about.kind, about.name, about.uid) == ("PersistentVolume", "pv", "u")
+        assert (about.namespace, event.metadata.namespace) == ("", "default")
 
 
 async def test_what_repeats_is_one_event_with_a_count(autojump_clock: MockClock) -> None:
