@@ -4,6 +4,8 @@ The agent finds its socket, registers it and calls it as it does with any driver
 all waiting is in simulated time. What it has staged and published is a table of mounts, which the
 agent reads in the place of the kernel's. The table outlives the process, not the machine.
 
+A version of it that is installed anew may stage volumes, or not; it undoes what another one did.
+
 In a round of faults calls fail before or after their effect, hang, lose their answers, or take
 effect although the caller has gone. Of calls for one volume it carries out one at a time.
 """
@@ -71,6 +73,7 @@ class SimulatedDriver:
         self._devices: dict[str, int] = {}
         """A number for each volume that was ever mounted."""
         self._busy: set[str] = set()
+        self._stages = True
         self._troubles: tuple[CallTrouble, ...] = ()
         self._calm = trio.Event()
         self._effects_left = 0
@@ -97,6 +100,10 @@ class SimulatedDriver:
         self._troubles, self._effects_left = (), 0
         calm, self._calm = self._calm, trio.Event()
         calm.set()
+
+    def change_version(self) -> None:
+        """Be another version from the next start on, which does what this one left out."""
+        self._stages = not self._stages
 
     def at_effect(self, number: int, then: Callable[[], None]) -> None:
         """Do something right after the effect of the call of that number, counted from now."""
@@ -126,8 +133,10 @@ class SimulatedDriver:
     async def node_get_capabilities(
         self, _: csi.NodeGetCapabilitiesRequest
     ) -> csi.NodeGetCapabilitiesResponse:
-        """Say that volumes are to be staged."""
+        """Say whether volumes are to be staged."""
         await trio.lowlevel.checkpoint()
+        if not self._stages:
+            return csi.NodeGetCapabilitiesResponse()
         kind = csi.NodeServiceCapabilityRpcType.STAGE_UNSTAGE_VOLUME
         rpc = csi.NodeServiceCapabilityRpc(type=csi.NodeServiceCapabilityRpcType(kind))
         return csi.NodeGetCapabilitiesResponse(capabilities=[csi.NodeServiceCapability(rpc=rpc)])

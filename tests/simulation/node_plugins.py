@@ -50,6 +50,7 @@ class NodePlugins:
         self._driver = SimulatedDriver(
             registry, mounts, random.Random(seed + 1), nursery, self._volumes
         )
+        self._driver_chance = random.Random(seed + 7)
         self._attacher = AttachController(node.api, random.Random(seed + 2), self._volumes)
         self._nursery = nursery
         node.runtime.events.add_observer(self._volumes.on_event)
@@ -136,4 +137,9 @@ class NodePlugins:
 
     async def _restart(self, service: Service) -> None:
         await service.process.stop()
+        if service is self._driver:
+            if self._driver_chance.random() < 0.4:
+                self._driver.change_version()
+            if self._driver_chance.random() < 0.4:
+                self._volumes.damage_record(self._driver_chance)
         await service.process.start_later(service)

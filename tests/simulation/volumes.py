@@ -5,6 +5,7 @@ publishing and unpublishing; each call that was answered well is undone before i
 a volume is detached, because the Node does not name it, only after it was unstaged.
 """
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from attrs import define, field
 from tests.simulation.mounts import MountTable
 from tests.simulation.node import NODE, Node
 from tests.simulation.record import Kind, Life, Record
+from tests.simulation.shapes import CSI_DRIVER
 from trio_kubelet.hollow.records import HollowSandbox
 from trio_kubelet.k8s import NODES, PODS, TERMINAL_PHASES
-from trio_kubelet.volumes.csi_records import PLUGIN
+from trio_kubelet.volumes.csi_records import PLUGIN, RECORD, VolumeKey
 from trio_kubelet.volumes.folders import plugin_folder
 
 _FOLDER = plugin_folder(PLUGIN)
@@ -99,6 +101,24 @@ class VolumeRules:
         if paths:
             self.violated("volume", volume, "is detached, and mounted at", *paths)
 
+    def damage_record(self, chance: random.Random) -> None:
+        """Cut off the record of a volume that is staged and published, if there is one.
+
+        Where neither pod nor mount tells which volume it is, somebody would have to help.
+        """
+        staged = {m.volume for path, m in self.table.mounts.items() if not _is_in_pod(path)}
+        targets = [
+            path
+            for path, mount in self.table.mounts.items()
+            if _is_in_pod(path) and mount.volume in staged and path in self._answers
+        ]
+        records = [Path(path).parent / RECORD for path in targets]
+        found = [each for each in records if each.is_file()]
+        if found:
+            record = chance.choice(found)
+            self.record.note("world damages", record)
+            record.write_bytes(record.read_bytes()[: chance.choice((0, 10))])
+
     def leftovers(self) -> Iterator[str]:
         """What is left of volumes of pods that do not need them any more."""
         node = self.node
@@ -116,9 +136,10 @@ class VolumeRules:
             elif not _is_in_pod(path) and mount.volume not in handles:
                 yield f"volume {mount.volume} is staged, and no pod uses it"
         root = node.pod_folders.parent
-        for record in sorted((root / "plugins" / PLUGIN).glob("*/*/globalmount")):
-            if str(record) not in self.table.mounts:
-                yield f"{record} is left of a volume"
+        used = {VolumeKey(CSI_DRIVER, handle).digest for handle in handles}
+        for stage in sorted((root / "plugins" / PLUGIN).glob("*/*/globalmount")):
+            if stage.parent.name not in used:
+                yield f"{stage} is left of a volume"
         shown_node = node.api.find(NODES, NODE)
         for name in shown_node.status.volumes_in_use if shown_node is not None else ():
             if name.partition("^")[2] not in handles:
