@@ -208,6 +208,35 @@ async def test_a_stage_without_a_good_answer_is_asked_for_again_and_undone(
         assert len(calls(driver, "NodeUnstageVolume")) == 1
 
 
+async def test_a_driver_that_stages_nothing_though_it_says_so_keeps_no_volume_in_use(
+    scene: Scene,
+) -> None:
+    describe(scene)
+    async with scene.driver(capabilities=(STAGES,)) as driver:
+        volumes = await an_agent(scene)
+        lacks = {"fail": "UNIMPLEMENTED: unknown method"}
+        driver.set_faults(NodeStageVolume=lacks, NodeUnstageVolume=lacks)
+        words = 'MountDevice failed for volume "pv" : rpc error: code = Unimplemented'
+        with pytest.raises(VolumesNotReady, match=words):
+            await volumes.prepare(claiming())
+        await volumes.tear_down(UID)
+        await until_unused(scene)
+
+
+async def test_a_driver_that_wants_volumes_staged_though_it_does_not_say_so_is_told_of(
+    scene: Scene,
+) -> None:
+    describe(scene)
+    async with scene.driver() as driver:
+        volumes = await an_agent(scene)
+        driver.set_faults(NodePublishVolume={"fail": "FAILED_PRECONDITION: not staged"})
+        with pytest.raises(VolumesNotReady, match="code = FailedPrecondition desc = not staged"):
+            await volumes.prepare(claiming())
+        await volumes.tear_down(UID)
+        await until_unused(scene)
+        assert order(driver) == ["Unpublish"]
+
+
 async def test_pods_are_woken_when_their_volume_is_staged_after_all(scene: Scene) -> None:
     describe(scene)
     async with scene.driver(capabilities=(STAGES,)) as driver:
