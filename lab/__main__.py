@@ -17,6 +17,7 @@ from lab import (
     csi_sidecars,
     images,
     instances,
+    trace_collector,
 )
 from lab.containerd import Containerd
 from lab.guest import images as guest_images
@@ -61,8 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     programs.add_argument(
         "--all",
         action="store_true",
-        help="also the Go kubelet and kubeadm, which some tests compare with and join by, and the "
-        "controllers of kubernetes-csi",
+        help="also the Go kubelet and kubeadm, which some tests compare with and join by, the "
+        "controllers of kubernetes-csi and a collector of traces",
     )
     programs.add_argument(
         "--if-possible",
@@ -128,6 +129,7 @@ def _control_plane_programs(options: argparse.Namespace) -> None:
             control_plane_programs.go_kubelet(options.version)
             control_plane_programs.kubeadm(options.version)
             csi_sidecars.find()
+            trace_collector.find()
     except UnavailableError as reason:
         if not options.if_possible:
             raise
