@@ -243,11 +243,14 @@ def endurance(session: nox.Session) -> None:
 
 @nox.session
 def reloads(session: nox.Session) -> None:
-    """Whether ten minutes of reloads, good and broken in turns, disturb no pod under churn."""
+    """Whether ten minutes of reloads, good and broken in turns, disturb no pod under churn.
+
+    On the hollow runtime and, as root, on each containerd: half an hour.
+    """
     install(session, "test")
     file = "tests/integration/test_reload.py"
     environment = {"TRIO_KUBELET_RELOAD_SECONDS": "600"}
-    session.run("pytest", "-n0", "-k", "storm", file, *session.posargs, env=environment)
+    session.run("pytest", "-n0", "-s", "-k", "storm", file, *session.posargs, env=environment)
 
 
 @nox.session

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +13,8 @@ from pathlib import Path
 from time import monotonic
 
 from lab.agent import Json, LabAgent, is_running, pod_manifest
+from lab.containerd import Containerd
+from lab.images import SLEEPER
 from lab.processes import wait_until
 
 DEADLINE_SECONDS = 60
@@ -33,7 +35,7 @@ PODS = 5
 
 
 def pod(name: str) -> Json:
-    return pod_manifest(name, {"name": "main", "image": "busybox", "command": ["sleep", "1000"]})
+    return pod_manifest(name, {"name": "main", "image": SLEEPER})
 
 
 def says(agent: LabAgent, words: str, times: int = 1) -> None:
@@ -162,37 +164,56 @@ def served_manifest(name: str) -> Iterator[str]:
 
 
 def test_a_storm_of_reloads_disturbs_no_pod(tmp_path: Path) -> None:
-    """Each tenth of a second another file, good or broken, while pods come and go.
+    with LabAgent(tmp_path / "node") as agent:
+        withstand_storm(agent, lambda _: agent.pods())
+
+
+def test_a_storm_of_reloads_disturbs_no_container(containerd: Containerd, tmp_path: Path) -> None:
+    """Each pod that comes has run on a containerd before the next one comes."""
+    with LabAgent(tmp_path / "node", endpoint=containerd.endpoint) as agent:
+        withstand_storm(
+            agent,
+            lambda name: agent.wait_for(
+                lambda pods: any(each.startswith(name) and is_running(pods[each]) for each in pods)
+            ),
+        )
+
+
+def withstand_storm(agent: LabAgent, see: Callable[[str], object]) -> None:
+    """Write another file, good or broken, as fast as `see` has seen the pod that has come.
 
     The last one is broken: what the last good one said is in force.
     """
-    with LabAgent(tmp_path / "node") as agent:
-        for number in range(PODS):
-            agent.write(f"stays-{number}.json", pod(f"stays-{number}"))
-        before = containers(
-            agent.wait_for(lambda pods: len(pods) == PODS and all(map(is_running, pods.values())))
-        )
-        good, end = agent.configuration, monotonic() + STORM_SECONDS
-        for number in count():
-            reload(agent, BROKEN[number % len(BROKEN)])
-            agent.write("goes.json", pod(f"goes-{number}"))
-            agent.pods()
-            new: Json = {
-                "registryBurst": 100 + number,
-                "evictionHard": {"memory.available": f"{50 + number % 2}Mi"},
-                "serializeImagePulls": number % 2 == 0,
-            }
-            reload(agent, json.dumps({**good, **new}))
-            agent.pods()
-            if monotonic() > end:
-                break
-        says(agent, f"-> {100 + number}")
-        refusal = "configuration reload failed, keeping the previous settings"
-        refused = agent.log.read_text().count(refusal)
-        assert refused
-        reload(agent, BROKEN[0])
-        says(agent, refusal, refused + 1)
-        assert memory_threshold(agent) == {(new["evictionHard"]["memory.available"], False)}
-        agent.remove("goes.json")
-        after = agent.wait_for(lambda pods: len(pods) == PODS)
-        assert containers(after) == before
+    for number in range(PODS):
+        agent.write(f"stays-{number}.json", pod(f"stays-{number}"))
+    before = containers(
+        agent.wait_for(lambda pods: len(pods) == PODS and all(map(is_running, pods.values())))
+    )
+    good, began = agent.configuration, monotonic()
+    for number in count():
+        reload(agent, BROKEN[number % len(BROKEN)])
+        name = f"goes-{number}"
+        agent.write("goes.json", pod(name))
+        see(name)
+        new: Json = {
+            "registryBurst": 100 + number,
+            "evictionHard": {"memory.available": f"{50 + number % 2}Mi"},
+            "serializeImagePulls": number % 2 == 0,
+        }
+        reload(agent, json.dumps({**good, **new}))
+        agent.pods()
+        if monotonic() > began + STORM_SECONDS:
+            break
+    says(agent, f"-> {100 + number}")
+    refusal = "configuration reload failed, keeping the previous settings"
+    refused = agent.log.read_text().count(refusal)
+    assert refused
+    reload(agent, BROKEN[0])
+    says(agent, refusal, refused + 1)
+    assert memory_threshold(agent) == {(new["evictionHard"]["memory.available"], False)}
+    agent.remove("goes.json")
+    after = agent.wait_for(lambda pods: len(pods) == PODS)
+    assert containers(after) == before
+    assert "Traceback" not in agent.log.read_text()
+    taken = agent.log.read_text().count("configuration reloaded")
+    print(f"{number + 1} pods came, {taken} files were taken over and {refused + 1} refused")
