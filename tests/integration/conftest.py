@@ -27,6 +27,7 @@ HERE = Path(__file__).parent
 LONGEST = (
     "test_volume_kills",
     "test_kills",
+    "test_resource_kills",
     "test_pods_restarts",
     "test_configs",
     "test_pods_images",
