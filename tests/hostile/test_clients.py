@@ -1,20 +1,27 @@
 """What a client of the node's port can do without disturbing anybody."""
 
 import http.client
+import os
+import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+import pytest
 
 from lab.agent import is_running, pod_manifest
 from tests.hostile.conftest import log_of
 from tests.hostile.node_port import NodePort, ask
-from tests.hostile.victims import Victims
+from tests.hostile.victims import DEADLINE_SECONDS, Victims
+from tests.unit.tls_peer import Records, log_keys
 
 UNAUTHORIZED, TOO_MANY = 401, 429
 STRANGERS_OF_AN_ADDRESS = 300
+STRANGERS_WITHOUT_DATA = 40
+RECORDS = 500
 FOLLOWERS = 340
 FOLLOWERS_OF_A_LOG = 50
 SILENT_READERS = 300
@@ -74,6 +81,27 @@ def test_strangers_whose_bodies_come_in_chunks_of_a_byte(
         for connection in connected(node_port, connections, nobody, ["127.0.0.2"] * 20):
             connection.sendall(CHUNKED + b"1\r\nx\r\n" * 20_000)
             assert connection.recv(4096).split(maxsplit=2)[1] == b"401"
+
+
+@pytest.mark.parametrize(
+    "record", [Records.key_update, lambda made: made.data(b"")], ids=["keys", "empty"]
+)
+def test_strangers_whose_records_have_no_data(
+    victims: Victims, node_port: NodePort, tmp_path: Path, record: Callable[[Records], bytes]
+) -> None:
+    with attack(victims, node_port) as connections:
+        for number in range(STRANGERS_WITHOUT_DATA):
+            nobody, key_log = node_port.context(), tmp_path / f"{number}"
+            log_keys(nobody, key_log)
+            connection = connections.enter_context(node_port.connect(nobody))
+            # The records go past the library of TLS, which would make none such.
+            transport = connections.enter_context(socket.socket(fileno=os.dup(connection.fileno())))
+            transport.settimeout(DEADLINE_SECONDS)
+            made = Records(key_log, "CLIENT")
+            with suppress(ConnectionError):
+                transport.sendall(b"".join(record(made) for _ in range(RECORDS)))
+                while transport.recv(4096):
+                    pass
 
 
 def test_a_user_who_follows_logs(victims: Victims, node_port: NodePort) -> None:
