@@ -14,7 +14,15 @@ import trio_asyncio  # noqa: F401
 
 from trio_kubelet.rpc.call_metadata import call_metadata
 from trio_kubelet.rpc.channel import Channel, HostAndPort
-from trio_kubelet.rpc.errors import Code, RpcError, code_name, code_of_reset, rpc_words, unless_gone
+from trio_kubelet.rpc.errors import (
+    MOST_MESSAGE_CHARACTERS,
+    Code,
+    RpcError,
+    code_name,
+    code_of_reset,
+    rpc_words,
+    unless_gone,
+)
 from trio_kubelet.rpc.field_cut import FieldCut, Head
 from trio_kubelet.rpc.in_process import InProcess
 from trio_kubelet.rpc.loop import open_rpc_loop
@@ -24,6 +32,7 @@ from trio_kubelet.rpc.server import ServerLimits, serve
 from trio_kubelet.rpc.wire import ListReuse, decode_entries
 
 __all__ = [
+    "MOST_MESSAGE_CHARACTERS",
     "Channel",
     "Code",
     "FieldCut",

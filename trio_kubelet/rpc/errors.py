@@ -8,6 +8,9 @@ from h2.errors import ErrorCodes
 
 T = TypeVar("T")
 
+MOST_MESSAGE_CHARACTERS = 16 * 1024
+"""Of a message: a runtime repeats in it what a pod or an image says, in megabytes perhaps."""
+
 
 class Code(IntEnum):
     """The status of a call; the numbers are those on the wire."""
@@ -44,10 +47,12 @@ class RpcError(Exception):
     """A call that failed: at the peer, on the way, or by its deadline.
 
     After DEADLINE_EXCEEDED, UNAVAILABLE and CANCELLED nobody knows whether the peer did what it
-    was asked to do. A service raises this error to answer with a status other than OK.
+    was asked to do. A service raises this error to answer with a status other than OK. A message
+    that is very long is cut.
     """
 
     def __init__(self, code: Code, message: str) -> None:
+        message = message[:MOST_MESSAGE_CHARACTERS]
         super().__init__(code, message)
         self.code = code
         self.message = message

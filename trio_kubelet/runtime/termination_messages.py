@@ -12,6 +12,7 @@ from functools import partial
 from attrs import frozen
 
 from trio_kubelet.k8s import TerminationMessagePolicy
+from trio_kubelet.rpc import MOST_MESSAGE_CHARACTERS
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.pod_files import read_log_tail, read_termination_message
@@ -40,7 +41,7 @@ def message_source(status: cri.ContainerStatus) -> MessageSource | None:
         return None
     source = MessageSource(
         container_id=status.id,
-        runtime_message=status.message,
+        runtime_message=status.message[:MOST_MESSAGE_CHARACTERS],
         file=message_file(status),
         log=status.log_path if _may_use_log(status) else "",
     )

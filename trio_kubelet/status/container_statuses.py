@@ -156,7 +156,7 @@ def _blank_status(
     return ContainerStatus(
         name=container.name,
         image=shown_name(container.image),
-        state=_waiting(Reason(reason=reason)),
+        state=_waiting(context, Reason(reason=reason)),
         volume_mounts=tuple(
             mount_status(
                 mount.name,
@@ -225,7 +225,7 @@ def _status_of_next(
     """A container that waits for its next instance: how the last one ended stays told."""
     blank = _blank_status(context, container)
     if is_restarting_all(context.pod, context.observed):
-        blank = evolve(blank, state=_waiting(Reason(reason=RESTARTING_ALL)))
+        blank = evolve(blank, state=_waiting(context, Reason(reason=RESTARTING_ALL)))
     end = terminated(before)
     last = ContainerState(terminated=end) if end is not None else before.last_state
     return evolve(blank, last_state=last, restart_count=before.restart_count)
@@ -334,13 +334,11 @@ def _last_state(
 
 
 def _exited(context: StatusContext, container: ObservedContainer) -> ContainerState:
-    spec = context.pod.spec
-    count = len(spec.containers) + len(spec.init_containers)
     return ContainerState(
         terminated=ContainerStateTerminated(
             exit_code=container.exit_code,
             reason=container.reason,
-            message=_cut(container.message, POD_MESSAGES_LIMIT_BYTES // max(1, count)),
+            message=_cut(context, container.message),
             started_at=_time(container.started_at),
             finished_at=_time(container.finished_at),
             container_id=f"{context.of_pod.node.runtime_name}://{container.id}",
@@ -360,7 +358,7 @@ def _waiting_with_reason(
     if state is None or state.running is not None:
         return status
     if state.terminated is None:
-        return status if reason is None else evolve(status, state=_waiting(reason))
+        return status if reason is None else evolve(status, state=_waiting(context, reason))
     restarts = restarts_after(
         restart_terms(context.pod, container, role), state.terminated.exit_code
     )
@@ -371,7 +369,7 @@ def _waiting_with_reason(
         reason = REPLACED
     if reason is None or not (restarts or is_replaced):
         return status
-    return evolve(status, state=_waiting(reason), last_state=state)
+    return evolve(status, state=_waiting(context, reason), last_state=state)
 
 
 def _reason_to_wait(context: StatusContext, container: Container) -> Reason | None:
@@ -461,15 +459,19 @@ def _unknown_end(message: str, container_id: str) -> ContainerState:
     )
 
 
-def _waiting(reason: Reason) -> ContainerState:
-    return ContainerState(
-        waiting=ContainerStateWaiting(reason=reason.reason, message=reason.message)
-    )
+def _waiting(context: StatusContext, reason: Reason) -> ContainerState:
+    message = _cut(context, reason.message)
+    return ContainerState(waiting=ContainerStateWaiting(reason=reason.reason, message=message))
 
 
 def _time(ns: int) -> Time | None:
     return Time.from_ns(ns) if ns > 0 else None
 
 
-def _cut(text: str, limit_bytes: int) -> str:
-    return text.encode()[:limit_bytes].decode(errors="ignore")
+def _cut(context: StatusContext, message: str) -> str:
+    """The beginning of a container's message, of which all of its pod have equal parts."""
+    spec = context.pod.spec
+    count = len(spec.containers) + len(spec.init_containers)
+    limit_bytes = POD_MESSAGES_LIMIT_BYTES // max(1, count)
+    # No character has less than a byte, so nothing of the rest of a long message is encoded.
+    return message[:limit_bytes].encode(errors="replace")[:limit_bytes].decode(errors="ignore")

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from tests.trio_clock import TrioClock
 from trio_kubelet.hollow import HollowOptions, Latencies, open_hollow_runtime
-from trio_kubelet.rpc import InProcess
+from trio_kubelet.rpc import MOST_MESSAGE_CHARACTERS, InProcess
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime import inspection
 from trio_kubelet.runtime.client import RuntimeClient
@@ -19,7 +19,7 @@ from trio_kubelet.runtime.inspection import (
     PodInspector,
     observed_container,
 )
-from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,17 @@ def test_few_of_a_containers_groups_are_kept() -> None:
     kept = observed_container(told, "sandbox").user
     assert kept is not None
     assert kept.supplemental_groups == tuple(range(MAX_GROUPS_KEPT))
+
+
+def test_what_the_runtime_says_of_a_container_is_cut() -> None:
+    """It may repeat a command of megabytes. That of a start that was cut off is told by its end."""
+    exited = cri.ContainerState(cri.ContainerState.CONTAINER_EXITED)
+    text = "failed to start shim: start failed: " * 100_000
+    told = cri.ContainerStatus(state=exited, message=f"{text}: no such file")
+    cut_off = cri.ContainerStatus(state=exited, message=f"{text}: signal: killed: unknown")
+    seen, seen_cut_off = (observed_container(each, "sandbox") for each in (told, cut_off))
+    assert (seen.state, seen.message) == (ObservedState.EXITED, text[:MOST_MESSAGE_CHARACTERS])
+    assert seen_cut_off.state is ObservedState.CREATED
 
 
 async def test_pods_of_a_namespace_are_looked_at_in_turns_and_hold_up_no_other(

@@ -336,7 +336,7 @@ async def test_a_container_that_could_not_start_by_itself_has_failed(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
     pod = evolve(POD, spec=evolve(POD.spec, restart_policy="Never"))
-    words = 'exec: "context canceled": executable file not found in $PATH'
+    words = 'exec: "context canceled: unknown": executable file not found in $PATH'
     async with node(tmp_path, Behaviour(start_error=words)) as at:
         await at.sync(pod)
         at.behave(Behaviour())

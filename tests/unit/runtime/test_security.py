@@ -169,6 +169,13 @@ WHERE = '(pod: "web_shop(u-1)", container: c)'
         (
             pod(NON_ROOT),
             container(),
+            ImageUser(None, "w" * 1_000_000),
+            f"container has runAsNonRoot and image has non-numeric user ({'w' * 1024}), cannot"
+            f" verify user is non-root {WHERE}",
+        ),
+        (
+            pod(NON_ROOT),
+            container(),
             ImageUser(1 << 31),
             "container has runAsNonRoot and image has an invalid user id (2147483648). (Must be"
             f" 1-(2147483647)): must be between 0 and 2147483647, inclusive {WHERE}",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trio_kubelet.rpc import InProcess
+from trio_kubelet.rpc import MOST_MESSAGE_CHARACTERS, InProcess
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import (
@@ -103,6 +103,14 @@ def test_the_runtime_speaks_first_then_the_file_or_else_the_log(
         container_id="c-0", runtime_message=runtime_says, file=str(file), log=str(log)
     )
     assert read_messages([source]) == {"c-0": shown}
+
+
+def test_of_what_the_runtime_says_only_the_beginning_is_kept() -> None:
+    status = exited()
+    status.message = "a" * 2 * MOST_MESSAGE_CHARACTERS
+    source = message_source(status)
+    assert source is not None
+    assert source.runtime_message == "a" * MOST_MESSAGE_CHARACTERS
 
 
 def test_only_the_end_of_a_long_message_is_shown(tmp_path: Path) -> None:

@@ -254,6 +254,16 @@ def test_what_the_messages_of_one_pod_take_up_is_limited() -> None:
     assert state.terminated.message == "\N{EURO SIGN}" * 1365
 
 
+@pytest.mark.parametrize("character", ["x", "\N{EURO SIGN}", "\udcff"])
+def test_a_reason_to_wait_takes_no_more_of_a_status_than_an_end(character: str) -> None:
+    pod = a_pod("c", "d")
+    reasons = {"c": Reason(reason="RunContainerError", message=character * 100_000)}
+    state = status_of(pod, seen(), reasons=reasons).container_statuses[0].state
+    assert state is not None
+    assert state.waiting is not None
+    assert 6 * 1024 - 3 < len(state.waiting.message.encode()) <= 6 * 1024
+
+
 # --- restart counts
 
 

@@ -27,6 +27,8 @@ from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 _MAX_USER_ID = 2**31 - 1
+_SHOWN_CHARACTERS = 1024
+"""Of the name of an image's user, which an image may have megabytes of."""
 
 NO_USER_NAMESPACE = "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
 
@@ -198,7 +200,8 @@ def verify_run_as_non_root(pod: Pod, container: Container, image_user: ImageUser
         if image_user.username:
             raise ConfigError(
                 "container has runAsNonRoot and image has non-numeric user"
-                f" ({image_user.username}), cannot verify user is non-root {where}"
+                f" ({image_user.username[:_SHOWN_CHARACTERS]}), cannot verify user is non-root"
+                f" {where}"
             )
         return
     if image_user.uid == 0:
