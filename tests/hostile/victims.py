@@ -138,6 +138,20 @@ class Victims:
             else_say=lambda: f"not {count} pods were rejected",
         )
 
+    def wait_probed(self, name: str, count: int, deadline_seconds: float) -> None:
+        """Wait until so many runs of probes of the pod whose name begins like this have ended."""
+        run = re.compile(rf'^prober_probe_total\{{.*pod="{name}.*\}} (\S+)$', re.MULTILINE)
+
+        def runs() -> float:
+            metrics = self.agent.read("/metrics/probes").decode()
+            return sum(float(each) for each in run.findall(metrics))
+
+        wait_until(
+            lambda: runs() >= count,
+            deadline_seconds=deadline_seconds,
+            else_say=lambda: f"{runs()} of {count} probes of {name} have run",
+        )
+
     def _relists(self) -> float:
         return self._sum_of("kubelet_pleg_relist_duration_seconds_count ")
 

@@ -24,15 +24,17 @@ from trio_kubelet.logs import reader as log_reader
 from trio_kubelet.plugins import registry, sockets
 from trio_kubelet.pod_clients import http2, http_messages, share
 from trio_kubelet.ports import pod_events, pods_api
+from trio_kubelet.probes import runner
 from trio_kubelet.references import kept_bytes, object_references, tokens, watched
 from trio_kubelet.resources import cgroup_tree
+from trio_kubelet.rpc import errors
 from trio_kubelet.runtime import inspection
 from trio_kubelet.runtime.config import environment, expansion, labels
 from trio_kubelet.runtime.images import credentials, use_records
 from trio_kubelet.server import writers
 from trio_kubelet.sources import manifests
 from trio_kubelet.stats import cgroup_reader
-from trio_kubelet.status import conditions
+from trio_kubelet.status import conditions, container_statuses
 from trio_kubelet.sync.admission import node_features
 from trio_kubelet.tasks import turns
 from trio_kubelet.telemetry import event_writer, journal, log
@@ -81,6 +83,10 @@ NAMED = {
         number(environment.MAX_WRITTEN_VARIABLES),
     ],
     "`command` and `args` of a container": [mib(expansion.MAX_BYTES)],
+    "The command of an exec probe": [mib(expansion.MAX_BYTES)],
+    "Commands of exec probes with more": [number(runner.LARGE_COMMANDS)],
+    "Messages of the runtime": [number(errors.MOST_MESSAGE_CHARACTERS)],
+    "Termination messages of a pod": [kib(container_statuses.POD_MESSAGES_LIMIT_BYTES)],
     "Labels of a pod that its sandbox": [
         kib(labels.MOST_LABELS_BYTES),
         kib(labels.MOST_RECORDS_BYTES),

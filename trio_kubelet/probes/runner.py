@@ -25,6 +25,8 @@ from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventType
 
 MOST_TRIES = 3
+LARGE_COMMANDS = 1
+"""Expanded, encoded and sent at a time: one may take 40 MiB meanwhile."""
 LOOK_SECONDS = 1.0
 """A runtime that takes longer to say whether a container runs is not waited for."""
 
@@ -70,8 +72,9 @@ class ProbeRunner:
     client: RuntimeClient
     ask_over_network: AskOverNetwork
     exec_timeouts: bool = True
-    _threads: FairLimiter = field(init=False, factory=lambda: FairLimiter(2, 1))
-    """For commands that take long to be expanded: one of a namespace at a time."""
+    _large_commands: FairLimiter = field(
+        init=False, factory=lambda: FairLimiter(LARGE_COMMANDS, LARGE_COMMANDS)
+    )
 
     async def run(self, probe: Probe, target: Target) -> ProbeResult:
         """Run a probe, for which the pod's share was waited for.
@@ -89,11 +92,11 @@ class ProbeRunner:
         if probe.exec is None:
             return await self.ask_over_network(probe, target, seconds)
         result = await probe_exec(
-            self.client.exec_sync,
+            self.client.exec_request,
             probe.exec,
             target,
             seconds,
-            self._threads.share(target.share.namespace),
+            self._large_commands.share_of(target.share),
         )
         if result.timed_out and not self.exec_timeouts:
             raise ProbeError(result.output)

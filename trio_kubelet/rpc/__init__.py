@@ -12,7 +12,7 @@ import trio_asyncio  # noqa: F401
 
 # isort: split
 
-from trio_kubelet.rpc.call_metadata import call_metadata
+from trio_kubelet.rpc.call_metadata import call_metadata, when_sent
 from trio_kubelet.rpc.channel import Channel, HostAndPort
 from trio_kubelet.rpc.errors import (
     MOST_MESSAGE_CHARACTERS,
@@ -55,4 +55,5 @@ __all__ = [
     "rpc_words",
     "serve",
     "unless_gone",
+    "when_sent",
 ]

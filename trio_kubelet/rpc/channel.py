@@ -30,7 +30,7 @@ from h2.exceptions import ProtocolError, StreamClosedError
 from multidict import MultiDict
 
 from trio_kubelet.rpc.bounded import MAX_FIELDS, decode_bounded
-from trio_kubelet.rpc.call_metadata import with_call_metadata
+from trio_kubelet.rpc.call_metadata import sent_callback, with_call_metadata
 from trio_kubelet.rpc.connection import GrpcChannel
 from trio_kubelet.rpc.errors import Code, RpcError, code_of_reset
 from trio_kubelet.rpc.field_cut import FieldCut, Head
@@ -236,10 +236,10 @@ class Channel(Transport):
     ) -> bytes:
         """Call a method with one answer and return the answer's bytes; raises RpcError."""
         called = method_of(method)
-        data = encode(request)
+        request_bytes = [encode(request)]
         self._check_open()
         headers = with_call_metadata(self._headers)
-        call = self._unary(called, data, headers, deadline_seconds, cut)
+        call = self._unary(called, request_bytes, headers, deadline_seconds, cut)
         return await within(deadline_seconds, called.path, self._loop.run(call))
 
     async def gather_raw(
@@ -308,13 +308,17 @@ class Channel(Transport):
     async def _unary(
         self,
         method: Method[RequestT, ResponseT],
-        request: bytes,
+        request_bytes: list[bytes],
         headers: Mapping[str, str],
         deadline_seconds: float | None,
         cut: FieldCut | None,
     ) -> bytes:
+        on_sent = sent_callback()
+
         async def talk(call: _Call) -> bytes | None:
-            await call.send_message(request, end=True)
+            # Taken out, so that nothing keeps megabytes while the answer takes a minute.
+            await call.send_message(request_bytes.pop(), end=True)
+            on_sent()
             if cut is not None:
                 return await call.recv_cut(cut)
             if self._max_answer_bytes is not None:

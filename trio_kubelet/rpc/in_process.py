@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
+from trio_kubelet.rpc.call_metadata import sent_callback
 from trio_kubelet.rpc.field_cut import FieldCut, Head
 from trio_kubelet.rpc.messages import encode
 from trio_kubelet.rpc.methods import (
@@ -97,4 +98,5 @@ class InProcess(Transport):
 
     async def _unary(self, method: Method[RequestT, ResponseT], request: bytes) -> bytes:
         await trio.lowlevel.checkpoint()
+        sent_callback()()
         return await self._services.unary(method, request)

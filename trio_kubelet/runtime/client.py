@@ -304,7 +304,13 @@ class RuntimeClient:
         request = cri.ExecSyncRequest(
             container_id=container_id, cmd=list(command), timeout=timeout_seconds
         )
-        deadline = self._seconds + timeout_seconds if timeout_seconds > 0 else None
+        return await self.exec_request(request, cut)
+
+    async def exec_request(
+        self, request: cri.ExecSyncRequest, cut: FieldCut | None = None
+    ) -> cri.ExecSyncResponse:
+        """As `exec_sync`, of a request that may have been encoded ahead."""
+        deadline = self._seconds + request.timeout if request.timeout > 0 else None
         return await self._runtime.unary(
             _Runtime.exec_sync, request, deadline_seconds=deadline, cut=cut
         )

@@ -75,8 +75,8 @@ class Node:
             raise result
         return result
 
-    async def exec_sync(
-        self, _container_id: str, _command: Sequence[str], _timeout_seconds: int, _cut: FieldCut
+    async def exec_request(
+        self, _request: cri.ExecSyncRequest, _cut: FieldCut
     ) -> cri.ExecSyncResponse:
         self.asked.append(("command", trio.current_time() - self.began))
         await trio.lowlevel.checkpoint()

@@ -1,6 +1,5 @@
 """One run of a probe: how often it is tried, what a gate changes, whether the container runs."""
 
-from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -40,11 +39,11 @@ class Runtime:
     state: RpcError | int | None = RUNNING
     seconds: list[int] = field(factory=list)
 
-    async def exec_sync(
-        self, _container_id: str, _command: Sequence[str], timeout_seconds: int, _cut: FieldCut
+    async def exec_request(
+        self, request: cri.ExecSyncRequest, _cut: FieldCut
     ) -> cri.ExecSyncResponse:
         await trio.lowlevel.checkpoint()
-        self.seconds.append(timeout_seconds)
+        self.seconds.append(request.timeout)
         if isinstance(self.command, RpcError):
             raise self.command
         return cri.ExecSyncResponse(exit_code=self.command)

@@ -8,7 +8,14 @@ import trio
 
 from tests.turns import making_test_data
 from tests.unit.rpc.conftest import SteeredService
-from trio_kubelet.rpc import Code, FieldCut, RpcError, Transport
+from trio_kubelet.rpc import (
+    MOST_MESSAGE_CHARACTERS,
+    Code,
+    FieldCut,
+    RpcError,
+    Transport,
+    when_sent,
+)
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 MIB = 2**20
@@ -112,6 +119,29 @@ async def test_of_long_fields_the_rest_is_dropped_where_they_are_cut(transport: 
         answer = await transport.unary(cri.RuntimeServiceStub.exec_sync, request, cut=cut)
     assert (answer.stdout, answer.stderr) == (b"x" * 1000, b"y" * 1000)
     assert cut.received > 32 * MIB
+
+
+async def test_a_callback_says_when_a_request_is_sent(
+    transport: Transport, service: SteeredService
+) -> None:
+    sent = trio.Event()
+
+    async def call() -> None:
+        with when_sent(sent.set):
+            await transport.unary(cri.RuntimeServiceStub.status, cri.StatusRequest())
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await sent.wait()
+            await service.hanging.wait()
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("characters", [100, MOST_MESSAGE_CHARACTERS, 10 * MIB])
+def test_the_message_of_an_error_is_cut(characters: int) -> None:
+    error = RpcError(Code.UNKNOWN, "x" * characters)
+    assert len(error.message) == min(characters, MOST_MESSAGE_CHARACTERS)
 
 
 async def test_hundreds_of_calls_run_at_once(transport: Transport, service: SteeredService) -> None:

@@ -1,4 +1,4 @@
-"""The tcpSocket, grpc and exec probes: what succeeds, what fails, and in which words."""
+"""The tcpSocket and grpc probes: what succeeds, what fails, and in which words."""
 
 import socket
 import sys
@@ -29,9 +29,6 @@ from tests.unit.pod_clients.servers import (
 )
 from trio_kubelet.k8s import (
     Container,
-    EnvVar,
-    EnvVarSource,
-    ExecAction,
     GRPCAction,
     IntOrString,
     TCPSocketAction,
@@ -39,17 +36,11 @@ from trio_kubelet.k8s import (
 from trio_kubelet.pod_clients.dial import Dialer, DialError, probe_tcp
 from trio_kubelet.pod_clients.grpc import probe_grpc
 from trio_kubelet.pod_clients.result import (
-    OUTPUT_LIMIT_BYTES,
-    ProbeError,
     ProbeOutcome,
     ProbeResult,
 )
-from trio_kubelet.pod_clients.share import ProbeShare, Target
+from trio_kubelet.pod_clients.share import ProbeShare
 from trio_kubelet.pod_clients.stream import ProbeStream
-from trio_kubelet.probes.exec import probe_exec
-from trio_kubelet.rpc import Code, FieldCut, RpcError
-from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.tasks.fair_limiter import FairLimiter
 
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 OK = {"grpc-status": "0"}
@@ -408,93 +399,3 @@ async def test_a_connection_lets_others_run_however_much_there_is_to_read() -> N
         raw = ProbeStream(own, "peer:1", ProbeShare())
         with trio.testing.assert_checkpoints():
             assert await raw.receive_some(1) == b"x"
-
-
-class Shell:
-    """Stands in for the runtime's ExecSync."""
-
-    def __init__(self, result: cri.ExecSyncResponse | RpcError) -> None:
-        self.result = result
-        self.asked: list[tuple[str, list[str], int]] = []
-
-    async def __call__(
-        self, container_id: str, command: object, timeout_seconds: int, cut: FieldCut
-    ) -> object:
-        await trio.lowlevel.checkpoint()
-        self.asked.append((container_id, list(command), timeout_seconds))  # type: ignore[call-overload]
-        if isinstance(self.result, RpcError):
-            raise self.result
-        cut.feed(bytes(self.result))
-        return cri.ExecSyncResponse().parse(cut.message())
-
-
-async def execute(result: cri.ExecSyncResponse | RpcError) -> tuple[ProbeResult, Shell]:
-    shell = Shell(result)
-    container = Container(
-        name="c",
-        env=(
-            EnvVar(name="FILE", value="/tmp/up"),
-            EnvVar(name="NODE", value_from=EnvVarSource()),
-        ),
-    )
-    action = ExecAction(command=("cat", "$(FILE)", "$(NODE)", "$$(FILE)"))
-    threads = FairLimiter(1, 1).share("id")
-    answer_ = await probe_exec(
-        shell,  # type: ignore[arg-type]
-        action,
-        Target(container=container, container_id="id", pod_ip="", share=ProbeShare()),
-        3,
-        threads,
-    )
-    return answer_, shell
-
-
-async def test_a_command_is_run_with_the_values_of_variables_that_stand_in_the_spec() -> None:
-    came, shell = await execute(cri.ExecSyncResponse(stdout=b"fine"))
-    assert (came.outcome, came.output) == (ProbeOutcome.SUCCESS, "fine")
-    assert shell.asked == [("id", ["cat", "/tmp/up", "", "$(FILE)"], 3)]
-
-
-async def test_a_long_command_is_expanded_beside_the_event_loop() -> None:
-    shell, threads = Shell(cri.ExecSyncResponse()), FairLimiter(1, 1)
-    command = ("true", *("$(A)" * 20_000 for _ in range(20)))
-    container = Container(name="c", env=(EnvVar(name="A", value="a"),))
-    for _ in range(3):  # What a turn may take is measured in every test.
-        await probe_exec(
-            shell,  # type: ignore[arg-type]
-            ExecAction(command=command),
-            Target(container=container, container_id="id", pod_ip="", share=ProbeShare()),
-            3,
-            threads.share("id"),
-        )
-    assert shell.asked[-1][1] == ["true", *["a" * 20_000] * 20]
-    assert not threads.held
-
-
-@pytest.mark.parametrize(("exit_code", "cut_off"), [(1, False), (137, True), (255, False)])
-async def test_a_command_that_fails_says_what_it_printed_and_whether_it_was_killed(
-    exit_code: int, cut_off: bool
-) -> None:
-    printed = cri.ExecSyncResponse(stdout=b"out\n", stderr=b"err\n", exit_code=exit_code)
-    came, _ = await execute(printed)
-    assert (came.outcome, came.output) == (ProbeOutcome.FAILURE, "out\nerr\n")
-    assert came.cut_off is cut_off
-
-
-async def test_what_a_command_prints_is_cut() -> None:
-    came, _ = await execute(cri.ExecSyncResponse(stdout=b"x" * 20000, exit_code=1))
-    assert len(came.output) == OUTPUT_LIMIT_BYTES
-
-
-async def test_a_command_that_is_late_fails() -> None:
-    came, _ = await execute(RpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded"))
-    assert (came.outcome, came.timed_out) == (ProbeOutcome.FAILURE, True)
-    said = 'command timed out: "cat /tmp/up  $(FILE)" timed out after 3s'
-    assert came.output == said
-
-
-async def test_a_command_that_the_runtime_cannot_run_is_an_error() -> None:
-    with pytest.raises(ProbeError) as caught:
-        await execute(RpcError(Code.UNKNOWN, "failed to exec in container"))
-    said = "rpc error: code = Unknown desc = failed to exec in container"
-    assert (str(caught.value), caught.value.outcome) == (said, ProbeOutcome.UNKNOWN)
