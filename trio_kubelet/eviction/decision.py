@@ -205,7 +205,7 @@ def decide(
     signal, layout = starved.threshold.signal, assessment.observed.layout
     disk = SIGNALS[signal].disk
     reclaim = RECLAIMS[layout].get(disk, ()) if disk is not None else ()
-    if reclaim and progress.reclaimed is not signal:
+    if reclaim and progress.reclaimed != signal:
         return EvictionStep(starved=starved, reclaim=reclaim)
     if candidates is None:
         return EvictionStep(starved=starved, needs=figures_for(signal, layout))

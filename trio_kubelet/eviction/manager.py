@@ -72,7 +72,8 @@ RECLAIM_SECONDS = 60.0
 """The time that node-level things of one kind have to go: a runtime that hangs holds up no pod."""
 
 LIMITS_SECONDS = 10.0
-"""Between two looks at the limits that pods set themselves."""
+"""Between two looks at the limits that pods set themselves, and from the end of pods that broke
+theirs until the next look: a pod goes for a full disk meanwhile, however many break theirs."""
 
 
 @frozen(kw_only=True)
@@ -191,7 +192,7 @@ class EvictionManager:
         if starved is None:
             return
         signal = starved.threshold.signal
-        if self._progress.reclaimed is not signal:
+        if self._progress.reclaimed != signal:
             log.info("attempting to reclaim", resource=starved.resource, signal=str(signal))
             self._recorder.node(EventType.WARNING, THRESHOLD_MET, starved.event_message)
         if decision.reclaim:
@@ -354,6 +355,7 @@ class EvictionManager:
         async def wait() -> None:
             await self._wait_until_gone(records, late_seconds)
             now = trio.current_time()
+            self._limits_due_at = now + LIMITS_SECONDS
             self._progress = self._progress.after_ends_for_own_limits(now)
             self._watch.look_now()
 

@@ -279,6 +279,29 @@ async def test_no_pod_goes_for_a_disk_before_those_over_their_own_limits_have_go
         assert node.victims == ["a", "c"]
 
 
+async def test_pods_that_exceed_their_own_limits_one_after_the_other_do_not_keep_a_disk_full(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    own, limited = [f"own-{number}" for number in range(20)], {"ephemeral-storage": "5Mi"}
+
+    async def exceed_in_turn() -> None:
+        for name in own:
+            node.add(name, 10, limits=limited)
+            await node.any_ended.wait()
+            node.any_ended = trio.Event()
+
+    async with running(tmp_path, own_limits=True) as node:
+        node.ends_after = 15
+        for name in own:
+            node.add(name, 1, limits=limited)
+        node.add("full", 50)
+        node.nursery.start_soon(exceed_in_turn)
+        await node.any_ended.wait()
+        node.machine.disk = 950
+        await settled(60)
+    assert "full" in node.victims
+
+
 async def test_memory_does_not_wait_for_pods_over_their_own_limits(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
