@@ -191,6 +191,46 @@ def test_a_pod_that_goes_for_a_soft_threshold_has_time_to_end(
         assert runs_on(namespace, modest)
 
 
+@pytest.mark.skipif(
+    AGENT is GoKubelet, reason="the Go kubelet waits until the pod has had its time"
+)
+def test_a_pod_that_goes_for_a_soft_threshold_has_no_more_time_once_a_hard_one_is_crossed(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    """It has ten minutes and does not end; the disk fills up when it has been told to."""
+    thresholds = {
+        "evictionHard": {"nodefs.available": "20Mi"},
+        "evictionSoft": {"nodefs.available": "40Mi"},
+        "evictionSoftGracePeriod": {"nodefs.available": "1s"},
+        "evictionMaxPodGracePeriod": 600,
+    }
+    with settings(local_cluster, **thresholds), small_disk(local_cluster, namespace, "size=100m"):
+        modest = namespace.run("modest", until_term("c"))
+        write = "dd if=/dev/zero of=/v/data bs=1M count=65"
+        deaf = f"trap 'echo told >/v/told' TERM; {write}; while :; do sleep 1; done"
+        volumes = [{"name": "v", "emptyDir": {}}]
+        made = namespace.add(
+            "writer",
+            shell("c", deaf, **MOUNT),
+            volumes=volumes,
+            terminationGracePeriodSeconds=600,
+        )
+        root = local_cluster.agent.root
+        volume = root / "pods" / made["metadata"]["uid"] / "volumes/kubernetes.io~empty-dir/v"
+        wait_until(
+            (volume / "told").exists,
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: "the pod was not told to end",
+        )
+        (root / "filling").write_bytes(bytes(20 * MI))
+        pod = evicted(namespace, "writer")
+        assert "Threshold quantity: 40Mi, available: " in pod["status"]["message"]
+        ended = namespace.wait("writer", lambda pod: "terminated" in container(pod)["state"])
+        assert container(ended)["state"]["terminated"]["exitCode"] == 137, "it was killed"
+        wait_pressure_over(local_cluster, "DiskPressure", pod)
+        assert runs_on(namespace, modest)
+
+
 def test_a_pod_that_takes_the_process_ids_goes(
     local_cluster: LocalCluster, namespace: Namespace
 ) -> None:
