@@ -227,6 +227,11 @@ class Node:
             cache_logger_on_first_use=False,
         )
 
+    @property
+    def topology(self) -> MachineTopology:
+        """The CPUs that are online, and the NUMA nodes, since the last agent was made."""
+        return self._machine.topology
+
     def set_topology(self, topology: MachineTopology) -> None:
         """Let the machine have these CPUs and NUMA nodes from the next agent on."""
         size = MachineSize(

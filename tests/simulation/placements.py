@@ -18,7 +18,7 @@ from tests.apiserver.storage import Change
 from tests.simulation.convergence import shown_pods
 from tests.simulation.invariants import CUT_OFF_SECONDS
 from tests.simulation.node import Node
-from tests.simulation.policies import MACHINE, RESERVED, Policies
+from tests.simulation.policies import RESERVED, Policies
 from tests.simulation.record import Kind, Life, Record, Wanted
 from trio_kubelet.hollow.records import HollowSandbox
 from trio_kubelet.k8s import PODS, TERMINAL_PHASES
@@ -76,6 +76,16 @@ class PlacementRules:
         if wanted is not None and wanted.shape.cpu_limits and status.get("reason") in REJECTED:
             self.violated("pod", metadata["name"], "is rejected:", status.get("message"))
 
+    def spare_cores(self) -> list[CpuSet]:
+        """The cores of which nobody has a CPU for himself, and that are not reserved."""
+        taken = set(RESERVED)
+        for containers in self._entries(CPUS).values():
+            taken.update(*map(parsed_cpus, containers.values()))
+        for wanted in self.record.wanted.values():
+            taken.update(*(parsed_cpus(cpus) for _, cpus in wanted.placements.values()))
+        cores = self.policies.machine.groups[Level.CORE].values()
+        return [core for core in cores if core.isdisjoint(taken)]
+
     def unsettled(self) -> Iterator[str]:
         """What containers and records have in a quiet phase, and should not."""
         if not self.policies.gives_away:
@@ -95,7 +105,7 @@ class PlacementRules:
             uid for uid, pod in shown_pods(self.node).items() if pod.status.phase in TERMINAL_PHASES
         }
         given = [each for uid in cpus.keys() - over for each in cpus[uid].values()]
-        rest = MACHINE.all.difference(*given)
+        rest = self.node.topology.all.difference(*given)
         rest -= RESERVED if self.policies.keeps_reserved else frozenset()
         for life in self._running():
             uid, resources = life.uid, life.container.resources
@@ -122,12 +132,12 @@ class PlacementRules:
             yield f"has memory of the NUMA nodes {sorted(nodes)}"
         if life.name not in wanted.shape.cpus:
             return
-        cpus = _cpus_of(life)
+        cpus, machine = _cpus_of(life), self.policies.machine
         if len(cpus) != wanted.shape.cpus[life.name] or cpus & RESERVED:
             yield f"asked for {wanted.shape.cpus[life.name]} CPUs and has {cpu_list(cpus)}"
-        if self.policies.whole_cores and MACHINE.of_whole_cores(cpus) != cpus:
+        if self.policies.whole_cores and machine.of_whole_cores(cpus) != cpus:
             yield f"has threads of cores: {cpu_list(cpus)}"
-        near = {MACHINE.group_of[Level.NODE][cpu] for cpu in cpus}
+        near = {machine.group_of[Level.NODE][cpu] for cpu in cpus}
         if self.policies.aligned and near != nodes and self._is_kept(wanted):
             yield f"has CPUs of the NUMA nodes {sorted(near)}, and memory of {sorted(nodes)}"
 
@@ -172,7 +182,8 @@ class PlacementRules:
         return entries
 
     def _content(self, file: str) -> Mapping[str, Any]:
-        content: Mapping[str, Any] = json.loads((self.node.root / "kubelet" / file).read_text())
+        path = self.node.root / "kubelet" / file
+        content: Mapping[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return content
 
 

@@ -1,7 +1,8 @@
 """The policies by which a day's node gives parts of its machine away, and pods that ask for some.
 
 Days take turns: on every sixth nothing is given away, on the others whole CPUs and memory of NUMA
-nodes are, by one set of policies each. `placements.py` has the rules.
+nodes are, by one set of policies each, of a machine with large nodes or of one with small ones.
+`placements.py` has the rules.
 """
 
 import random
@@ -16,10 +17,15 @@ from tests.unit.resource_managers.machines import Shape as MachineShape
 from tests.unit.resource_managers.machines import machine
 from trio_kubelet.config.parts import MemoryReservation
 from trio_kubelet.k8s import Quantity
+from trio_kubelet.resource_managers.cpu_sets import CpuSet
+from trio_kubelet.resource_managers.machine_topology import MachineTopology
 
-MACHINE = machine(MachineShape(sockets=2, nodes_per_socket=2, cores_per_node=16, gib=4))
-"""128 CPUs in four NUMA nodes: more than all pods of a day can have, even while some are in
-trouble."""
+MACHINES = (
+    machine(MachineShape(sockets=2, nodes_per_socket=2, cores_per_node=16, gib=4)),
+    machine(MachineShape(sockets=2, nodes_per_socket=4, cores_per_node=8, gib=2)),
+)
+"""128 CPUs in four NUMA nodes, or in eight smaller ones: more than all pods of a day can have, even
+while some are in trouble, and some CPUs are offline."""
 RESERVED = frozenset({0, 64})
 """The CPUs that nobody is given: the two threads of the first core."""
 MEMORY = ("48Mi", "64Mi")
@@ -38,6 +44,7 @@ class Policies:
     """
 
     settings: Mapping[str, Any] = field(factory=dict)
+    machine: MachineTopology = MACHINES[0]
     cpu_amounts: Sequence[str] = ("1", "2", "3", "500m")
     whole_cores: bool = False
     aligned: bool = False
@@ -94,8 +101,9 @@ POLICIES = (
 
 
 def policies_of(seed: int) -> Policies:
-    """The policies of the day of a seed."""
-    return POLICIES[seed % len(POLICIES)]
+    """The policies of the day of a seed: with each of the machines in turns."""
+    turn, number = divmod(seed, len(POLICIES))
+    return evolve(POLICIES[number], machine=MACHINES[(turn + number) % len(MACHINES)])
 
 
 def asking_for_cpus(shape: Shape, amounts: Sequence[str], chance: random.Random) -> Shape:
@@ -113,3 +121,8 @@ def asking_for_cpus(shape: Shape, amounts: Sequence[str], chance: random.Random)
         for kind in ("requests", "limits"):
             resources[kind] = {**resources.get(kind, {}), **asked}
     return evolve(shape, document=document)
+
+
+def without_cpus(topology: MachineTopology, offline: CpuSet) -> MachineTopology:
+    """The machine while these CPUs are offline."""
+    return evolve(topology, cpus=tuple(each for each in topology.cpus if each.id not in offline))

@@ -35,7 +35,7 @@ from tests.simulation.node import NODE, Node, WallClock
 from tests.simulation.node_plugins import NodePlugins
 from tests.simulation.owners import Owners
 from tests.simulation.placements import PlacementRules
-from tests.simulation.policies import MACHINE, policies_of
+from tests.simulation.policies import policies_of, without_cpus
 from tests.simulation.power import Power
 from tests.simulation.record import Record
 from tests.simulation.runtimes import loses_events, runtime_options
@@ -45,6 +45,7 @@ from tests.turns import making_test_data
 from trio_kubelet.hollow import HollowRuntime
 from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import NODES, PODS
+from trio_kubelet.resource_managers.cpu_sets import cpu_list
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.sources.apiserver import is_mirror
 
@@ -56,6 +57,7 @@ CLEAN_UP_SECONDS = 240.0
 """Longer than the slowest call, a grace period, and a few tries."""
 GLANCE_SECONDS = 20.0
 """How often what may last only a short time is looked for in a quiet phase."""
+MOST_CORES_OFFLINE = 8
 PACES_SECONDS = (0.3, 8.0, 40.0)
 """How long it may be until the next thing happens, on average."""
 
@@ -89,6 +91,7 @@ class World:
         root = machine.root
         self._disk, self._power = machine.disk, machine.power
         self._chance = random.Random(seed)
+        self._cpu_chance = random.Random(seed + 3)
         self._record = invariants.record
         self._invariants = invariants
         self._nursery = nursery
@@ -113,7 +116,8 @@ class World:
         policies = policies_of(seed)
         self._node.settings = {**EVICTION_SETTINGS, **policies.settings}
         if policies.gives_away:
-            self._node.set_topology(MACHINE)
+            self._node.set_topology(policies.machine)
+        self._policies = policies
         self._placements = PlacementRules(self._node, self._record, policies, invariants.violated)
         runtime.events.add_observer(self._placements.on_event)
         self._node.api.storage.observers.append(self._placements.on_write)
@@ -266,7 +270,17 @@ class World:
         await self._node.agent_ended()
         await trio.sleep(self._chance.choice((0, 1, self._chance.uniform(0, 90))))
         if self._node.agent is None:
+            self._switch_cpus()
             self._node.start_agent()
+
+    def _switch_cpus(self) -> None:
+        """Let some cores that nobody has for himself be offline now and then, and others online."""
+        if self._policies.gives_away and self._cpu_chance.random() < 0.4:
+            spare = self._placements.spare_cores()
+            count = self._cpu_chance.randint(0, min(MOST_CORES_OFFLINE, len(spare)))
+            offline = frozenset[int]().union(*self._cpu_chance.sample(spare, count))
+            self._record.note("offline CPUs", cpu_list(offline))
+            self._node.set_topology(without_cpus(self._policies.machine, offline))
 
     def _end_agent_in_a_call(self) -> None:
         if self._node.agent is not None:
