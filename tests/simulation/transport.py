@@ -15,6 +15,7 @@ from typing import TypeVar
 import trio
 
 from trio_kubelet.rpc import Code, FieldCut, Head, InProcess, RpcError
+from trio_kubelet.rpc.messages import decode, encode
 from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub, method_of
 from trio_kubelet.rpc.responses import within
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -86,6 +87,8 @@ class RuntimeTransport(WrappedRuntime):
     ) -> ResponseT:
         """As `Transport.unary`; no command prints so much that it would be cut."""
         called = method_of(method)
+        if isinstance(request, cri.ExecSyncRequest):  # It is encoded ahead, and has no command.
+            request = decode(type(request), encode(request))
         handler: Callable[[RequestT], Awaitable[ResponseT]] = getattr(self._service, called.name)
 
         async def call() -> ResponseT:
