@@ -182,7 +182,7 @@ class KubeletConfiguration:
         "application/vnd.kubernetes.protobuf",
         Support(
             acts_as_with="application/json",
-            reason="the agent has no protobuf of the API's objects, and every API server has JSON",
+            reason="the agent reads no protobuf of API objects, and every API server has JSON",
         ),
     )
     kube_api_qps: int = nullable("kubeAPIQPS", 50)

@@ -1,10 +1,11 @@
-"""What becomes of the node's pods, as events for those who watch them.
+"""Events of the node's pods, for those who watch them.
 
-Whoever watches is first told of each pod that there is, then of each change. Changes are told by
-one task: it compares a pod with what was told of it last, so that of changes which come faster than
-they can be told only the last one is. An event is encoded once, and kept for all who watch in one
-window of numbered events. Whoever has not taken an event when it leaves the window has lost it: the
-watch ends with an error, and its client begins anew. As long as nobody watches nothing is encoded.
+A client that watches is first told of each pod that there is, then of each change. One task tells
+of changes: it compares a pod with what was told of it last, so that of changes which come faster
+than they can be told only the last one is. An event is encoded once, and kept for all who watch in
+one window of numbered events. A client that has not taken an event when it leaves the window has
+lost it: its watch ends with an error, and it begins anew. As long as nobody watches nothing is
+encoded.
 """
 
 from collections import deque

@@ -1,8 +1,8 @@
 """The pods socket: components of the node ask which pods there are, and watch them (KEP-4188).
 
 Answers are what the agent knows now, whether the API server was told of it or not, of static pods
-under their own UIDs. Nothing is told before all sources have told of their pods. Whoever may open
-the socket is root: specs of pods may hold what others are not to know.
+under their own UIDs. Nothing is told before all sources have told of their pods. Only root may
+open the socket: specs of pods may hold what others are not to know.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -57,7 +57,7 @@ class PodsApi:
         self._limiter = trio.CapacityLimiter(1)
 
     async def run(self) -> None:
-        """Serve the socket, and tell of changes to whoever watches, until cancelled."""
+        """Serve the socket, and tell those who watch of changes, until cancelled."""
         limits = ServerLimits(calls=CALLS)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.events.run)
