@@ -168,19 +168,11 @@ class DriverClient:
         )
 
     async def unstage(self, volume_id: str, path: str) -> None:
-        """Have that undone; a volume that is not there is fine. Raises RpcError.
-
-        A driver that does not have the call, though it says so, has staged nothing. What is mounted
-        at the path nevertheless keeps the stage from being removed.
-        """
+        """Have that undone; a volume that is not there is fine. Raises RpcError."""
         request = csi.NodeUnstageVolumeRequest(volume_id=volume_id, staging_target_path=path)
-        try:
-            await self.transport.unary(
-                csi.NodeStub.node_unstage_volume, request, deadline_seconds=CALL_SECONDS
-            )
-        except RpcError as error:
-            if error.code is not Code.UNIMPLEMENTED:
-                raise
+        await self.transport.unary(
+            csi.NodeStub.node_unstage_volume, request, deadline_seconds=CALL_SECONDS
+        )
 
     async def publish(self, publication: Publication) -> None:
         """Have a volume mounted at its target. Raises RpcError."""

@@ -261,15 +261,15 @@ class CSIStages:
             try:
                 await driver.unstage(place.key.handle, str(place.path))
             except RpcError as error:
-                if stages or error.code is not Code.UNIMPLEMENTED:
+                if error.code is not Code.UNIMPLEMENTED:
                     raise
                 if await threads.run_sync(look):
                     raise OSError(
-                        f"{driver.name} has staged the volume and cannot unstage volumes any more: "
+                        f"{driver.name} cannot unstage volumes, and this one is mounted: "
                         f"install a version that can, or unmount {place.path}"
                     ) from error
                 log.warning(
-                    "driver cannot unstage a volume any more, and nothing is mounted",
+                    "driver cannot unstage volumes, and nothing is mounted",
                     volume=place.key.unique_name,
                 )
 
