@@ -17,7 +17,6 @@ from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import PODS, Container, ContainerPort, ObjectMeta, Pod, PodSpec, PodStatus
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.defaults import with_defaults
-from trio_kubelet.rpc import open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.telemetry.events import RecordedEvent
 from trio_kubelet.telemetry.journal import Entry
@@ -98,7 +97,7 @@ def play(tmp_path: Path, scene: Play, options: HollowOptions | None = None) -> N
 
     async def run() -> None:
         clock = WallClock()
-        async with open_rpc_loop(), trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
             runtime = HollowRuntime(clock, nursery, options)
             node = Node(tmp_path, clock, runtime, nursery, watcher)
             node.start_agent()
