@@ -43,6 +43,7 @@ def victims() -> Iterator[Victims]:
 def device_plugin(agent: LabAgent) -> Iterator[LabDevicePlugin]:
     """A plugin with as many devices as there can be, until the end of the block."""
     said = LabDevicePlugin(agent.folder, agent.root / "device-plugins")
+    (said.folder / "calls.jsonl").unlink(missing_ok=True)  # of the plugin of another test
     said.set_devices(HEALTHY)
     command = [sys.executable, "-m", "lab.device_plugin"]
     command += ["--folder", str(said.folder), "--plugins", str(said.agent)]
