@@ -46,6 +46,10 @@ class RecordError(Exception):
     """The record of a volume cannot be read, or is another's; the text says which, and why."""
 
 
+class ReplacedFolderError(RecordError):
+    """A symbolic link is in the place of the record's folder, and leads elsewhere."""
+
+
 @frozen
 class VolumeKey:
     """A volume, as its driver knows it."""
@@ -209,7 +213,9 @@ def read_record(folder: Path) -> VolumeRecord | None:
     """
     path = folder / RECORD
     if folder.is_symlink():
-        raise RecordError(f"{folder} is a symbolic link, which was put in the place of a folder")
+        raise ReplacedFolderError(
+            f"{folder} is a symbolic link, which was put in the place of a folder"
+        )
     try:
         with path.open("rb") as file:
             text = file.read(MAX_RECORD_BYTES)

@@ -36,6 +36,7 @@ from trio_kubelet.volumes.csi_records import (
     PLUGIN,
     DeviceFolders,
     RecordError,
+    ReplacedFolderError,
     VolumeKey,
     VolumeRecord,
     device_names,
@@ -200,6 +201,8 @@ class CSIVolumes:
 
         It is known from before, or by its mount. Raises VolumeBusy, OSError.
         """
+        if isinstance(problem, ReplacedFolderError):
+            raise VolumeBusy(place.target.parent, str(problem)) from problem
         known = self._volumes.get(key)
         if known is not None and known.begun is not None:
             return known.begun
@@ -416,7 +419,8 @@ class CSIVolumes:
     ) -> _VolumeOfName:
         """Return what is known of a volume; of one that another agent began, its traces tell.
 
-        It is the one that is assumed if its record cannot be read. Raises RecordError without.
+        It is the one that is assumed if its record cannot be read. Raises RecordError without, and
+        if its folder is another one.
         """
         if key not in self._volumes:
             found = await threads.run_sync(partial(self._found, key, place, assumed))
@@ -428,7 +432,7 @@ class CSIVolumes:
         try:
             begun = place.key()
         except RecordError as error:
-            if assumed is None:
+            if assumed is None or isinstance(error, ReplacedFolderError):
                 raise
             log.warning("volume record is not readable, the pod tells its volume", error=str(error))
             begun, is_recorded = assumed, False
