@@ -1,11 +1,19 @@
 """After a power failure at any moment an agent finds all that its promises stand on."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
+import trio
+from trio.testing import MockClock
 
 from tests.power_failures import Failure, PowerFailures
+from tests.trio_clock import TrioClock
+from tests.unit.eviction.readings import Machine
+from tests.unit.eviction.test_pressure_record import HARD, agent, written
+from tests.unit.eviction.test_records import RECORD as EVICTION
 from tests.unit.runtime.test_allocations import allocations
 from tests.unit.runtime.test_pull_records import (
     FOUND,
@@ -20,10 +28,26 @@ from tests.unit.runtime.test_resource_records import LARGER, pod
 from tests.unit.runtime.test_user_namespaces import asking
 from tests.unit.sources.manifest_texts import kept, manifest
 from tests.unit.sources.test_kept import records as manifests
+from trio_kubelet.eviction.pressure_record import PressureRecord
+from trio_kubelet.eviction.records import EvictionRecords
 from trio_kubelet.k8s.codec import encode
+from trio_kubelet.kernel.state_file import StateFile
 from trio_kubelet.kernel.whole_files import write_all_whole, write_whole
+from trio_kubelet.node.shutdown_record import EndedPod, ShutdownRecord
 from trio_kubelet.runtime.images.access import AccessCheck
 from trio_kubelet.runtime.user_namespaces import PodIdRanges
+from trio_kubelet.volumes import PodFolders
+from trio_kubelet.volumes.csi_records import (
+    VolumeKey,
+    VolumeRecord,
+    read_record,
+    recorded_stages,
+    stage_place,
+    write_record,
+    write_stage_record,
+)
+from trio_kubelet.volumes.disks import AttachedDisk, DiskRecords
+from trio_kubelet.volumes.doubt_marks import DoubtMarks
 
 
 @pytest.fixture
@@ -146,3 +170,129 @@ def test_manifests_that_are_kept_are_those_before_or_those_after(disk: Path, boo
             assert found in (before, after)
         else:
             assert found in ({}, before)
+
+
+VOLUME = VolumeRecord(name="v-1", key=VolumeKey("csi.example", "handle"), node="n1")
+DISK = AttachedDisk(
+    plugin="kubernetes.io/iscsi", name="d", is_block=False, folder=("d",), volume="v", source={}
+)
+
+
+async def mark_a_volume(root: Path) -> None:
+    DoubtMarks(root / "csi_calls").make("u-1", "v-1")
+
+
+async def the_volume_is_marked(root: Path) -> bool:
+    return DoubtMarks(root / "csi_calls").is_made("u-1", "v-1")
+
+
+async def record_a_volume(root: Path) -> None:
+    write_record(root / "v-1", VOLUME)
+
+
+async def the_volume_is_recorded(root: Path) -> bool:
+    return read_record(root / "v-1") == VOLUME
+
+
+async def record_a_stage(root: Path) -> None:
+    write_stage_record(stage_place(root, VOLUME.key), "n1", asks_driver=True)
+
+
+async def the_stage_is_recorded(root: Path) -> bool:
+    return [place.key for place in recorded_stages(root)] == [VOLUME.key]
+
+
+async def record_a_disk(root: Path) -> None:
+    DiskRecords(PodFolders(root)).write(DISK)
+
+
+async def the_disk_is_recorded(root: Path) -> bool:
+    return DiskRecords(PodFolders(root)).all() == [DISK]
+
+
+async def record_the_user_of_a_disk(root: Path) -> None:
+    DiskRecords(PodFolders(root)).use("u-1", DISK)
+
+
+async def the_user_is_recorded(root: Path) -> bool:
+    return [*DiskRecords(PodFolders(root)).users([DISK.plugin])] == [("u-1", DISK)]
+
+
+async def record_an_eviction(root: Path) -> None:
+    records = EvictionRecords(root)
+    await records.load()
+    await records.add([EVICTION])
+
+
+async def the_eviction_is_recorded(root: Path) -> bool:
+    records = EvictionRecords(root)
+    await records.load()
+    return [*records] == [EVICTION]
+
+
+async def record_a_shutdown(root: Path) -> None:
+    await ShutdownRecord(root).add([EndedPod("u-1", 5)])
+
+
+async def the_shutdown_is_recorded(root: Path) -> bool:
+    record = ShutdownRecord(root)
+    await record.load()
+    return record.ended("u-1") == EndedPod("u-1", 5)
+
+
+def state_file(root: Path) -> StateFile[list[str]]:
+    """As those of CPUs, memory, devices and claims."""
+    return StateFile(root / "state", trio.CapacityLimiter(1), lambda: ["u-1"], json.dumps)
+
+
+async def keep_a_state(root: Path) -> None:
+    state = state_file(root)
+    state.changed()
+    assert await state.keep()
+
+
+async def the_state_is_kept(root: Path) -> bool:
+    return await state_file(root).read(json.loads) == ["u-1"]
+
+
+@pytest.mark.parametrize(
+    ("record", "is_there"),
+    [
+        (mark_a_volume, the_volume_is_marked),
+        (record_a_volume, the_volume_is_recorded),
+        (record_a_stage, the_stage_is_recorded),
+        (record_a_disk, the_disk_is_recorded),
+        (record_the_user_of_a_disk, the_user_is_recorded),
+        (record_an_eviction, the_eviction_is_recorded),
+        (record_a_shutdown, the_shutdown_is_recorded),
+        (keep_a_state, the_state_is_kept),
+    ],
+)
+async def test_what_is_recorded_before_something_is_done_is_there_after_any_failure(
+    disk: Path,
+    boots: Boots,
+    record: Callable[[Path], Awaitable[None]],
+    is_there: Callable[[Path], Awaitable[bool]],
+) -> None:
+    failures = PowerFailures(disk)
+    with failures.noted():
+        await record(disk)
+        recorded = failures.moment
+        write_whole(disk / "later", b"", durable=True)
+    boots_after = [folder for failure, folder in boots(failures) if failure.moment > recorded]
+    assert boots_after
+    for folder in boots_after:
+        assert await is_there(folder)
+
+
+async def test_a_record_of_pressures_is_whole_or_there_is_none(
+    disk: Path, boots: Boots, autojump_clock: MockClock
+) -> None:
+    failures = PowerFailures(disk)
+    with failures.noted():
+        async with agent(disk, Machine(tasks=600)):
+            await written(disk)
+    with structlog.testing.capture_logs() as logs:
+        for _, folder in boots(failures):
+            await PressureRecord(folder, (HARD,), "b", TrioClock()).load()
+    assert {each["event"] for each in logs} == {"pressures of an earlier agent resumed"}
