@@ -186,10 +186,10 @@ class _Run:
         raise RedirectError(f"stopped after {MOST_REDIRECTS} redirects")
 
     async def _exchange(self) -> ProbeResponse:
-        is_small = sum(len(name) + len(value) for name, value in self.request.lines) < (
-            KNOWN_REQUEST_BYTES
-        )
-        data = (_known_bytes if is_small else _request_bytes)(self.request)
+        request = self.request
+        # The URL, too: it may come of a redirect, or have a host that is not in the Host header.
+        size = len(request.url) + sum(len(name) + len(value) for name, value in request.lines)
+        data = (_known_bytes if size < KNOWN_REQUEST_BYTES else _request_bytes)(request)
         try:
             connection = await self.dialer.dial(self.request.host, self.request.port, self.share)
         except DialError as error:

@@ -1,7 +1,9 @@
 """The httpGet probe against real servers: what succeeds, what fails, and in which words."""
 
+import gc
 import sys
 from contextlib import suppress
+from typing import Any
 
 import h11
 import pytest
@@ -24,6 +26,7 @@ from tests.unit.pod_clients.servers import (
 from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction, HTTPHeader, IntOrString
 from trio_kubelet.pod_clients.dial import Dialer
 from trio_kubelet.pod_clients.http import HEAD_TIMEOUT, HttpProber, may_be_kept, plain_response
+from trio_kubelet.pod_clients.http_messages import HttpRequest
 from trio_kubelet.pod_clients.result import (
     OUTPUT_LIMIT_BYTES,
     ProbeError,
@@ -389,3 +392,31 @@ def test_large_requests_are_not_kept() -> None:
     assert may_be_kept(small, ())
     assert not may_be_kept(large, ())
     assert not may_be_kept(small, (ContainerPort(container_port=1),) * 100)
+
+
+LONG = "large-" + "x" * 10_000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"path": f"/{LONG}"},
+        {"path": "/redirected"},
+        {"http_headers": (HTTPHeader(name="X-Long", value=LONG),)},
+        {"host": LONG, "http_headers": (HTTPHeader(name="Host", value="web.example"),)},
+    ],
+    ids=["path", "redirect", "header", "host"],
+)
+async def test_nothing_is_left_of_a_large_request_when_its_pod_has_gone(
+    fields: dict[str, Any],
+) -> None:
+    async def serve(stream: trio.abc.Stream) -> None:
+        head = bytes(await stream.receive_some())
+        redirects = head.startswith(b"GET /redirected")
+        await stream.send_all(http(302, f"Location: /{LONG}") if redirects else http(200))
+
+    async with serving(serve) as port:
+        await ask(port, **fields)
+    gc.collect()
+    kept = [each for each in gc.get_objects() if isinstance(each, HttpRequest)]
+    assert not any(LONG in f"{each.url} {each.headers}" for each in kept)
