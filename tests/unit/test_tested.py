@@ -2,6 +2,7 @@
 
 import ast
 import re
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -19,18 +20,40 @@ def test_the_page_has_the_table_of_the_tests() -> None:
     assert found[0] == table(), "python -m tests.tested"
 
 
-def rows_of_lifecycles() -> list[tuple[str, str]]:
-    """What a pod's spec says, and what the page says of how it is tested."""
-    lines = PAGE.read_text().partition("| what | tried by |\n")[2].splitlines()[1:]
-    rows = (line.strip("| ").partition(" | ") for line in lines if line.startswith("| "))
+def rows_below(head: str) -> list[tuple[str, str]]:
+    """The rows of a table of the page: what it is about, and which tests try it."""
+    lines = PAGE.read_text().partition(f"{head}\n")[2].splitlines()[1:]
+    rows = (line.strip("| ").partition(" | ") for line in takewhile(bool, lines))
     return [(what, how) for what, _, how in rows]
 
 
-ROWS = rows_of_lifecycles()
+def named_tests(how: str) -> list[tuple[str, str]]:
+    """The files and the names of the tests in a row."""
+    return re.findall(r"`([^`]+)::(\w+)`", how)
 
 
-def test_the_page_has_rows_of_lifecycles() -> None:
+def functions_in(file: str) -> set[str]:
+    """The names of the functions and methods in a file."""
+    tree = ast.parse((TESTS / file).read_text())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {each.name for each in ast.walk(tree) if isinstance(each, functions)}
+
+
+ROWS = rows_below("| what | tried by |")
+ATTACKS = rows_below("| attack or failure | test |")
+
+
+def test_the_page_has_rows_of_lifecycles_and_attacks() -> None:
     assert len(ROWS) > 30
+    assert len(ATTACKS) > 15
+
+
+@pytest.mark.parametrize(("what", "how"), ATTACKS, ids=[what for what, _ in ATTACKS])
+def test_what_one_may_do_to_others_has_tests(what: str, how: str) -> None:
+    named = named_tests(how)
+    assert named, what
+    for file, test in named:
+        assert test in functions_in(file)
 
 
 @pytest.mark.parametrize(("what", "how"), ROWS, ids=[what for what, _ in ROWS])
@@ -39,9 +62,8 @@ def test_what_a_pod_spec_says_is_tried_on_a_real_runtime_or_it_is_said_why_not(
 ) -> None:
     if how.startswith(WITHOUT_TEST):
         return
-    named = re.findall(r"`([^`]+)::(\w+)`", how)
+    named = named_tests(how)
     assert named, what
     for file, test in named:
         assert file.partition("/")[0] in ON_REAL_RUNTIMES
-        tree = ast.parse((TESTS / file).read_text())
-        assert test in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+        assert test in functions_in(file)
