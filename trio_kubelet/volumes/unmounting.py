@@ -7,7 +7,8 @@ unmount the user's. So such a mount leaves its peers first. Everything blocks.
 """
 
 import errno
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import structlog
@@ -45,25 +46,38 @@ def _leave_peers(inside: Sequence[MountPoint], folder: Path, stages: Path) -> No
 
     `inside` are the mounts at and below a folder, newest first. Raises VolumeBusy, OSError.
     """
-    covered = [each for each in inside if each.is_shared and _mounts_on(each, inside)]
+    covered = tuple(_covered(inside))
     if not covered:
         return
-    everywhere = mount_points()
-    for each in covered:
+    peers = defaultdict[int, list[MountPoint]](list)
+    for other in mount_points():
+        peers[other.peer_group].append(other)
+    for each, is_hidden in covered:
         elsewhere = [
             _same_folder(each, other)
-            for other in everywhere
-            if other.peer_group == each.peer_group
-            and not other.path.is_relative_to(folder)
-            and not other.path.is_relative_to(stages)
+            for other in peers[each.peer_group]
+            if not other.path.is_relative_to(folder) and not other.path.is_relative_to(stages)
         ]
         if not elsewhere:
             continue
-        if any(other.path == each.path for other in _mounts_on(each, inside)):
-            # It is hidden, so it cannot be made private.
+        if is_hidden:  # It cannot be made private.
             why = f"what is mounted on it is mounted on {elsewhere[0]}, too: unmount it there"
             raise VolumeBusy(each.path, why)
         mount("", each.path, flags=MS_PRIVATE)
+
+
+def _covered(inside: Iterable[MountPoint]) -> Iterator[tuple[MountPoint, bool]]:
+    """Yield the shared mounts that newer ones are on, and whether one of these hides all of it.
+
+    The mounts come newest first. A pod may have thousands, so none is compared with the others.
+    """
+    paths, above = set[str](), set[str]()
+    for each in inside:
+        path = str(each.path)
+        if each.is_shared and (path in paths or path in above):
+            yield each, path in paths
+        paths.add(path)
+        above.update(map(str, each.path.parents))
 
 
 def _same_folder(shown: MountPoint, other: MountPoint) -> Path:
@@ -71,9 +85,3 @@ def _same_folder(shown: MountPoint, other: MountPoint) -> Path:
     if not Path(shown.root).is_relative_to(other.root):
         return other.path
     return other.path / Path(shown.root).relative_to(other.root)
-
-
-def _mounts_on(below: MountPoint, inside: Sequence[MountPoint]) -> Sequence[MountPoint]:
-    """Return the newer mounts at and below the path of a mount."""
-    newer = inside[: inside.index(below)]
-    return [each for each in newer if each.path.is_relative_to(below.path)]
