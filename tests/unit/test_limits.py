@@ -11,6 +11,7 @@ import pytest
 from trio_kubelet import server, tls_stream
 from trio_kubelet.debugging import deleted_files
 from trio_kubelet.devices import client as device_plugins
+from trio_kubelet.devices import health as device_health
 from trio_kubelet.devices import plugins as device_resources
 from trio_kubelet.devices import records as device_records
 from trio_kubelet.dra import driver as claim_driver
@@ -139,6 +140,10 @@ NAMED = {
         number(claim_records.MAX_CLAIMS_OF_NAMESPACE),
         mib(claim_records.MAX_RECORDED_BYTES),
         mib(claim_records.MAX_RECORDED_BYTES_OF_NAMESPACE),
+    ],
+    "Devices in the `allocatedResourcesStatus`": [
+        number(device_health.MAX_SHOWN_DEVICES_OF_POD),
+        number(device_health.MAX_SHOWN_WORDS_OF_POD),
     ],
     "Devices of a claim that a driver": [
         number(claim_driver.MAX_DEVICES),

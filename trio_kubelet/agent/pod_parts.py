@@ -17,6 +17,7 @@ from trio_kubelet.agent.node_cgroups import NodeCgroups, make_cgroups
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.agent.policies import crash_backoff
 from trio_kubelet.devices.allocation import ContainerAllocation
+from trio_kubelet.devices.health import within_limits
 from trio_kubelet.dra import ClaimManager
 from trio_kubelet.k8s import Container, Pod, ResourceStatus
 from trio_kubelet.node.host import gather_dns, gather_facts
@@ -312,10 +313,10 @@ class _Builder:
         of_claims = self.claims.resource_statuses(
             pod, with_messages=gates["ResourceHealthStatusMessage"]
         )
-        if not of_claims:
-            return of_plugins
         names = {*of_plugins, *of_claims}
-        return {name: (*of_plugins.get(name, ()), *of_claims.get(name, ())) for name in names}
+        return within_limits(
+            {name: (*of_plugins.get(name, ()), *of_claims.get(name, ())) for name in names}
+        )
 
     async def _allocation(self, pod: Pod, container: Container) -> ContainerAllocation:
         """The devices and settings that plugins and claims give a container. Raises ConfigError."""

@@ -1,7 +1,9 @@
-"""The health of a pod's devices of plugins in its status (KEP-4680)."""
+"""The health of devices in the status of their pod (KEP-4680), and how much of it is shown."""
 
 from collections.abc import Iterable, Mapping
 from heapq import nsmallest
+
+from attrs import evolve
 
 from state_machines.device_plugin import UNKNOWN_DEVICES
 from trio_kubelet.devices.checkpoint import DeviceRecord
@@ -10,6 +12,10 @@ from trio_kubelet.k8s import ResourceHealth, ResourceStatus
 
 MAX_SHOWN_DEVICES = 256
 """Of a container's devices of one resource."""
+MAX_SHOWN_DEVICES_OF_POD = 2048
+MAX_SHOWN_WORDS_OF_POD = 64 * 1024
+"""Characters that drivers say of the devices. A claim's devices are in the status of each container
+that uses it, and the API server takes no object of more than 1.5 MiB."""
 
 
 def device_statuses(
@@ -27,6 +33,33 @@ def device_statuses(
         status = ResourceStatus(name=record.resource, resources=tuple(health))
         found.setdefault(record.container, []).append(status)
     return {name: tuple(statuses) for name, statuses in found.items()}
+
+
+def within_limits(
+    statuses: Mapping[str, tuple[ResourceStatus, ...]],
+) -> Mapping[str, tuple[ResourceStatus, ...]]:
+    """Leave out what is more than the status of a pod shows of devices, by container.
+
+    Containers have their room in the order of their names. Where there is none for what drivers
+    say of a resource's devices, only their health is shown.
+    """
+    devices, words = MAX_SHOWN_DEVICES_OF_POD, MAX_SHOWN_WORDS_OF_POD
+    shown: dict[str, tuple[ResourceStatus, ...]] = {}
+    for container in sorted(statuses):
+        kept = []
+        for status in statuses[container]:
+            resources = status.resources[:devices]
+            devices -= len(resources)
+            said = sum(len(each.message) for each in resources)
+            if said > words:
+                resources = tuple(evolve(each, message="") for each in resources)
+            else:
+                words -= said
+            if resources or not status.resources:
+                kept.append(evolve(status, resources=resources))
+        if kept:
+            shown[container] = tuple(kept)
+    return shown
 
 
 def _health(plugins: DevicePlugins, resource: str, device: str) -> str:
