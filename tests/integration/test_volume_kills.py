@@ -389,8 +389,23 @@ def test_no_volume_is_lost_or_left_however_often_the_agent_is_killed(
     assert begun >= {pod["metadata"]["name"] for pod in pods.values()}, f"seed {SEED}"
     # One that is ended as it begins may say the second thing alone.
     assert begun <= ended, f"seed {SEED}: {begun - ended} had not what was theirs in the end"
-    twice = [line for line, count in ends.items() if count > 1]
+    twice = [
+        line for line, count in ends.items() if count > 1 and not is_cut_off(agent, line, count)
+    ]
     assert not twice, f"seed {SEED}: {twice}: {said_of(agent, twice)}"
+
+
+def is_cut_off(agent: LabAgent, line: str, times: int) -> bool:
+    """True if agents were killed in all starts of the container that said this, but the last one.
+
+    With the agent's call containerd gives the start up, and kills a process that has just begun.
+    """
+    what, pod = line.split()[:2]
+    said = [each for each in said_of(agent, [line]).splitlines() if f"/{pod}/c " in each]
+    created, started = (
+        sum(f"reason={reason} " in each for each in said) for reason in ("Created", "Started")
+    )
+    return what == "begun" and created >= times and started <= 1
 
 
 def said_of(agent: LabAgent, lines: list[str]) -> str:
