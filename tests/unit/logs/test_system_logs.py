@@ -3,13 +3,16 @@
 import os
 import re
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.unit.server.serving import open_files
+from trio_kubelet.logs import system_logs
 from trio_kubelet.logs.journal import SystemdJournal
+from trio_kubelet.logs.query import LogQuery, log_query
 from trio_kubelet.logs.system_logs import QUERIES, SystemLogs, system_log_routes
 from trio_kubelet.server import Request, RequestError, Response, route_requests
 from trio_kubelet.server.messages import Headers, Values
@@ -224,7 +227,17 @@ async def test_a_client_that_does_not_read_holds_a_query_no_longer_than_its_time
         await each.body.aclose()
 
 
-async def test_a_pattern_is_understood_in_a_thread(root: Path, journal: SystemdJournal) -> None:
+async def test_a_pattern_is_understood_in_a_thread(
+    root: Path, journal: SystemdJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[threading.Thread] = []
+
+    def read(query: Values) -> LogQuery:
+        readers.append(threading.current_thread())
+        return log_query(query)
+
+    monkeypatch.setattr(system_logs, "log_query", read)
     logs = SystemLogs(queries=True, root=root, journal=journal)
-    pattern = "".join(f"[\\x00-\\U0010fff{n % 10}]" for n in range(40))
-    await get(logs, "", query="kubelet", pattern=pattern)  # A turn of 100 ms would fail it.
+    await get(logs, "", query="kubelet", pattern="a+")
+    assert readers
+    assert threading.main_thread() not in readers

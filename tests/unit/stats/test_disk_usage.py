@@ -23,6 +23,8 @@ from trio_kubelet.stats.disk_usage import (
     pod_disk,
     walked,
 )
+from trio_kubelet.stats.pods import ephemeral_storage
+from trio_kubelet.stats.values import Filesystem
 from trio_kubelet.tasks.concurrency import BackgroundTasks
 
 KI = 1 << 10
@@ -228,3 +230,6 @@ def test_what_containers_write_into_the_files_of_the_agent_counts(tmp_path: Path
     assert full is not None
     assert (full.used or 0) - (empty.used or 0) >= 300_000
     assert (full.inodes_used or 0) - (empty.inodes_used or 0) == 2
+    disk = Filesystem(time_ns=1)
+    told = [ephemeral_storage(None, PodDisk(files=each), disk) for each in (empty, full)]
+    assert [each and each.used for each in told] == [empty.used, full.used]
