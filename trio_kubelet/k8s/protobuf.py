@@ -50,7 +50,7 @@ def _encoded(writes: Sequence[tuple[str, Write]], value: object) -> bytes:
 
 @cache
 def _fields_written(cls: Any, message: str) -> Sequence[tuple[str, Write]]:
-    """How each field of a message is written: the attribute, empty for the object itself."""
+    """Return each field of a message with its writer; "" stands for the object itself."""
     numbers = _numbers(message)
     fields = {wire_name(attribute): attribute for attribute in attrs.fields(cls)}
     if message == cls.__name__ and (lost := fields.keys() - _names(message) - KIND_OF_OBJECT):
@@ -90,7 +90,7 @@ def _write_inner(number: int, cls: Any, message: str) -> Write:
 
 
 def _write(number: int, annotation: Any) -> Write:
-    """How a field of that type is written."""
+    """Return the writer of a field of that type."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _write(number, arguments[0])

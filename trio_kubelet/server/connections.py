@@ -159,7 +159,7 @@ class Place:
 
 @frozen
 class _Unsent:
-    """What one client has not taken yet: a body, and what is copied of it for this client."""
+    """The bytes that one client has not taken yet: a body, and copies for this client alone."""
 
     copies_bytes: int
     body: bytes
@@ -179,7 +179,7 @@ class ConnectionTable:
         self._lasting: dict[Place, str] = {}
         """The owners of requests that last, in the order in which they began."""
         self._unsent: dict[Place, _Unsent] = {}
-        """What clients have not taken yet, in the order in which its sending began."""
+        """The bytes that clients have not taken yet, in the order in which their sending began."""
         self._clients_of_body: Counter[int] = Counter()
         """By the bodies' identities: an answer that several clients have is in memory once."""
         self._unsent_bytes = 0

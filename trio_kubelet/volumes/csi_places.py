@@ -1,4 +1,4 @@
-"""Where a CSI driver publishes a volume for a pod: a folder, or a device, and what is beside it."""
+"""The places at which CSI drivers publish volumes for a pod: folders and devices."""
 
 from pathlib import Path
 

@@ -122,7 +122,7 @@ class CSIStages:
     _contexts: dict[StagePlace, Mapping[str, str]] = field(init=False, factory=dict)
     """Of volumes that are staged, or are being staged."""
     _unasked: set[StagePlace] = field(init=False, factory=set)
-    """Where a volume counts as staged, as its driver did not want to be asked."""
+    """The places of volumes that count as staged, as their drivers did not want to be asked."""
 
     def __attrs_post_init__(self) -> None:
         self.requests = CSIRequests(self.parts, self.objects)
